@@ -102,9 +102,31 @@ static void test_probe_lists(void **state)
     expect_list(few, dense, 3, DENSE);
 }
 
+/* Scratch and routes have room for every size of a tile. */
+static void test_tiles(void **state)
+{
+    (void)state;
+    struct model m;
+    struct plan_costs costs;
+    const struct ops ops = {.isa = ISA_PORTABLE, .compute = COMPUTE_BF16};
+    const struct evict full = {.policy = EVICT_FULL};
+    const struct work work = {.prompt_max = 40, .slots_max = 60};
+    model_make(&m, some);
+    engine_costs(&m, device_cpu(), &ops, KV_BF16, &work, &full, &costs);
+    for (int i = 0, tile = 256; i < PLAN_TILES; i++, tile *= 2) {
+        assert_int_equal(costs.route_bytes[i], route_bytes(tile, EXPERTS, USED));
+        assert_int_equal(costs.scratch_bytes[i],
+                         layer_scratch_bytes(device_cpu()->api->scratch, &ops, &m, tile, 40, 64,
+                                             &full));
+        assert_true(costs.scratch_bytes[i] >= matmul_scratch_bytes(&ops, tile, DENSE, DENSE));
+    }
+    model_close(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_flops),
-                                       cmocka_unit_test(test_probe_lists)};
+                                       cmocka_unit_test(test_probe_lists),
+                                       cmocka_unit_test(test_tiles)};
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

@@ -410,3 +410,27 @@ fault("a pack is its model's by name", "engine/app/opened.c",
       "o->model.source != source;", "0;", "command_test.py --only foreign_pack")
 fault("two models of one size are one", "engine/pack/pack.c",
       "sum = hash_bytes(block, n, sum);", "sum += (uint64_t)n;", "command_test.py --only foreign_pack")
+
+# ---- what is worked on at once
+
+fault("a device's tile is that of RAM", "policy/layout.c:layout_tile_tokens", "int i = PLAN_TILES - 1;", "int i = 0;", "tiles_test")
+fault("RAM has a device's tile", "policy/search.c:search_tiles", "s->tile_tokens = s->wish->device\n", "s->tile_tokens = 1\n", "tiles_test")
+fault("a tile takes a 16th of a device", "policy/layout.c", "#define TILE_SHARE  32 ", "#define TILE_SHARE  16 ", "tiles_test")
+fault("scratch has no part in the size of a tile", "policy/layout.c:layout_tile_bytes", "    lay_scratch(&b);\n", "", "tiles_test")
+fault("scratch is that of the smallest tile", "policy/layout.c:tile_size", "PLAN_TILE_TOKENS << i < tile_tokens", "PLAN_TILE_TOKENS << i < 0",
+      "tiles_test")
+fault("costs are counted for one size of a tile", "engine/line/costs.c:engine_costs", "const int tile = PLAN_TILE_TOKENS << i;",
+      "const int tile = PLAN_TILE_TOKENS;", "costs_test")
+fault("a tile is much larger than any step", "policy/plan.c:derive_tiles", "plan->tile_tokens / 2 >= plan->step_tokens",
+      "plan->tile_tokens / 2 > plan->step_tokens", "tiles_test")
+fault("nothing fits beside a large tile", "policy/search.c:search_tiles", "if (best || s->tile_tokens == PLAN_TILE_TOKENS)", "if (1)",
+      "tiles_test")
+fault("a device's head has more positions at once than there are", "policy/plan.c:derive_tiles",
+      "(int)min64(plan->head_positions, PLAN_DEVICE_POSITIONS)", "PLAN_DEVICE_POSITIONS", "tiles_test")
+fault("logits are laid out for RAM", "policy/layout.c", "array(b, LAYOUT_LOGITS, (int64_t)p->tile_positions * HEAD_TILE, 4);",
+      "array(b, LAYOUT_LOGITS, (int64_t)PLAN_TILE_POSITIONS * HEAD_TILE, 4);", "tiles_test")
+fault("positions beyond a tile of the head are left out", "engine/line/layer_head.c:layer_slice",
+      "i += w->plan->tile_positions) {", "i += w->plan->tile_tokens) {", "line_device_test")
+fault("the head's weights are read once a tile of tokens", "policy/pass.c:cost_on_device",
+      "(double)l->positions, p->plan->tile_positions) +", "(double)l->positions, tile) +", "tiles_test")
+fault("a layer's weights are read once a pass", "policy/pass.c:device_s", "ceil(tokens / tile) * bytes", "bytes", "tiles_test")

@@ -29,3 +29,13 @@ fault("ptx: a kernel does not end with a trap", "tests/simt/ptx_read.c",
 fault("ptx: locals have no end", "tests/simt/ptx_memory.c", "limit = i->kernel->local_bytes;", "limit = INT64_MAX;", PTX)
 fault("ptx: bytes that are not used may be of any load", "tests/simt/ptx_read.c",
       "if (r->used_bytes && i->space != SLOT_PARAM)", "if (0)", PTX)
+
+# ---- where a tile's tokens go
+fault("pairs of an expert stand backwards in a warp", "kernels/cuda/experts.cu:alike_of", "n.before += same && lane < lane_id();",
+      "n.before += same && lane > lane_id();", "simt_experts_test")
+fault("pairs of a warp are counted once", "kernels/cuda/experts.cu", "            mine[e] += n.all;\n        __syncwarp();\n    }\n    __syncthreads();\n",
+      "            mine[e] += 1;\n        __syncwarp();\n    }\n    __syncthreads();\n", "simt_experts_test")
+fault("warps do not come behind each other", "kernels/cuda/experts.cu:route_count", "            sum += n;\n", "            sum = n;\n",
+      "simt_experts_test")
+fault("the next pairs of a warp come over these", "kernels/cuda/experts.cu", "            r.places[i] = place;\n        }\n        __syncwarp();\n        if (e >= 0 && n.before == 0)",
+      "            r.places[i] = place;\n        }\n        __syncwarp();\n        if (0)", "simt_experts_test")

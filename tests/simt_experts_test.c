@@ -15,8 +15,9 @@ static struct route device_route(const struct route *r, int m, int fresh)
 static void routes_are_the_cpus(void **state)
 {
     (void)state;
-    static const int sizes[][3] = {{1, 2, 1}, {37, 7, 3}, {256, 8, 2}, {65, 300, 8}};
-    for (uint64_t i = 0; i < 8; i++) {
+    static const int sizes[][3] = {{1, 2, 1},    {37, 7, 3},   {256, 8, 2},
+                                   {65, 300, 8}, {519, 40, 3}, {9, SHAPE_EXPERTS_MAX, 8}};
+    for (uint64_t i = 0; i < 12; i++) {
         const int m = sizes[i / 2][0], n = sizes[i / 2][1], used = sizes[i / 2][2];
         const int64_t each = m * used * 4;
         struct route want = route_make(m, n, used);

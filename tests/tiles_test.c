@@ -111,12 +111,40 @@ static void test_search_chooses_a_tile(void **state)
     assert_int_equal(search(&wish, &budget, &p, why, sizeof why), -1);
 }
 
+/* A device reads weights of layers again for each tile of tokens, weights of the head for each tile
+ * of positions. */
+static void test_tiles_cost_their_weights(void **state)
+{
+    (void)state;
+    struct plan_time all, tokens, positions;
+    struct plan p = derived((struct plan){.batch = 40,
+                                          .batches = 1,
+                                          .device = 1,
+                                          .window = 3,
+                                          .resident = PLAN_ALL,
+                                          .kv_near = PLAN_ALL,
+                                          .hidden_near = PLAN_ALL,
+                                          .tile_tokens = 2048,
+                                          .prefill_tokens = 20000});
+    price(&p, &all);
+    p.tile_tokens = 10; // of the 40 tokens and positions of a pass that reads no prompts
+    price(&p, &tokens);
+    p.tile_tokens = 2048;
+    p.tile_positions = 10;
+    price(&p, &positions);
+    const double layers = 16 * 12.0 * MIB / 2e11, slices = 4 * 6.0 * MIB / 2e11;
+    assert_true(tokens.gpu_s - all.gpu_s > 2.3 * layers); // 4, 4 and 2 tiles instead of one
+    assert_true(positions.gpu_s - all.gpu_s > 2.3 * slices);
+    assert_true(positions.gpu_s - all.gpu_s < 2.4 * slices);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_tiles_grow_with_a_device, setup),
         cmocka_unit_test_setup(test_tiles_are_laid_out, setup),
         cmocka_unit_test_setup(test_search_chooses_a_tile, setup),
+        cmocka_unit_test_setup(test_tiles_cost_their_weights, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

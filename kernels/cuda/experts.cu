@@ -2,8 +2,8 @@
  *
  * Owns: the sorting of pairs. Refuses: matmuls (matmul.cuh: each expert has blocks of
  * its own there).
- * A tile has 2,048 tokens at most: a thread chooses for a token, a thread of one block collects for
- * an expert. Both read what caches hold; a tile's matmuls take a hundred times as long. */
+ * A tile has 2,048 tokens at most: a thread chooses for a token, and one block sorts the pairs,
+ * which caches hold. */
 #include "kernels/cuda/simt.cuh"
 
 #define inline inline __host__ __device__
@@ -12,6 +12,7 @@
 
 #define TOKEN_THREADS  32
 #define EXPERT_THREADS 256
+#define EXPERT_WARPS   (EXPERT_THREADS / WARP)
 #define SUM_THREADS    256
 
 static __global__ void __launch_bounds__(TOKEN_THREADS) route_choose(struct route_args a)
@@ -21,16 +22,52 @@ static __global__ void __launch_bounds__(TOKEN_THREADS) route_choose(struct rout
         route_token(&a, token);
 }
 
-/* Pairs of an expert, in order; a thread has experts threadIdx.x, + EXPERT_THREADS ... */
+/* Of the lanes whose pairs go to the same expert: how many stand before this one, and all. */
+struct alike {
+    int before, all;
+};
+
+DEVICE struct alike alike_of(int expert)
+{
+    struct alike n = {0, 0};
+    for (int lane = 0; lane < WARP; lane++) {
+        const int same = warp_shfl(expert, lane) == expert;
+        n.before += same && lane < lane_id();
+        n.all += same;
+    }
+    return n;
+}
+
+/* Warps of the block share the pairs out, one stretch each. places: the expert of each pair, then
+ * where it stands. */
 static __global__ void __launch_bounds__(EXPERT_THREADS) route_count(struct route_args a)
 {
     const struct route r = a.to;
-    const int n_pairs = a.m * r.n_used;
+    const int n_pairs = a.m * r.n_used, warp = (int)threadIdx.x / WARP;
+    const int stretch = (int)ceil_div(n_pairs, EXPERT_THREADS) * WARP;
+    const int from = warp * stretch, end = min(from + stretch, n_pairs);
+    struct taken taken = {};
+    int32_t *at = take<int32_t>(&taken, EXPERT_WARPS * r.n_experts); // [EXPERT_WARPS][n_experts]
+    int32_t *mine = at + warp * r.n_experts;
+    for (int e = (int)threadIdx.x; e < EXPERT_WARPS * r.n_experts; e += EXPERT_THREADS)
+        at[e] = 0;
+    __syncthreads();
+    for (int i = from + lane_id(); i - lane_id() < end; i += WARP) {
+        const int e = i < end ? r.places[i] : -1;
+        const struct alike n = alike_of(e);
+        if (e >= 0 && n.before == 0)
+            mine[e] += n.all;
+        __syncwarp();
+    }
+    __syncthreads();
     for (int e = (int)threadIdx.x; e < r.n_experts; e += EXPERT_THREADS) {
-        int n = 0;
-        for (int i = 0; i < n_pairs; i++)
-            n += r.places[i] == e;
-        r.first[e + 1] = n;
+        int sum = 0;
+        for (int w = 0; w < EXPERT_WARPS; w++) {
+            const int n = at[w * r.n_experts + e];
+            at[w * r.n_experts + e] = sum;
+            sum += n;
+        }
+        r.first[e + 1] = sum;
     }
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -39,13 +76,19 @@ static __global__ void __launch_bounds__(EXPERT_THREADS) route_count(struct rout
             r.first[e + 1] += r.first[e];
     }
     __syncthreads();
-    for (int e = (int)threadIdx.x; e < r.n_experts; e += EXPERT_THREADS)
-        for (int i = 0, at = r.first[e]; i < n_pairs; i++)
-            if (r.places[i] == e)
-                r.pairs[at++] = i;
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < n_pairs; i += EXPERT_THREADS)
-        r.places[r.pairs[i]] = i;
+    for (int i = from + lane_id(); i - lane_id() < end; i += WARP) {
+        const int e = i < end ? r.places[i] : -1;
+        const struct alike n = alike_of(e);
+        if (e >= 0) {
+            const int place = r.first[e] + mine[e] + n.before;
+            r.pairs[place] = i;
+            r.places[i] = place;
+        }
+        __syncwarp();
+        if (e >= 0 && n.before == 0)
+            mine[e] += n.all;
+        __syncwarp();
+    }
 }
 
 void cuda_route(cudaStream_t stream, const struct ops *ops, const struct route_args *a)
@@ -53,7 +96,8 @@ void cuda_route(cudaStream_t stream, const struct ops *ops, const struct route_a
     (void)ops;
     if (a->m > 0)
         LAUNCH(route_choose, (int)ceil_div(a->m, TOKEN_THREADS), TOKEN_THREADS, 0, stream, *a);
-    LAUNCH(route_count, 1, EXPERT_THREADS, 0, stream, *a);
+    LAUNCH(route_count, 1, EXPERT_THREADS, take_bytes<int32_t>(EXPERT_WARPS * a->to.n_experts),
+           stream, *a);
 }
 
 static __global__ void __launch_bounds__(SUM_THREADS) expert_sum_row(struct expert_sum_args a)
