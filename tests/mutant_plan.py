@@ -23,6 +23,18 @@ fault("a machine file that knows one matmul is refused", "offload/machine_file.c
       "    machine_complete(m);\n", "", "machine_file_test")
 fault("the spread of a rate is lost", "offload/machine_file.c",
       "n > 1 ? x[1] : 0,", "0,", "machine_file_test")
+fault("rows on a device attend as fast as it copies", "policy/machine.c",
+      "m->device_attend_read.value > 0 ? m->device_attend_read.value : m->device_read.value;", "m->device_read.value;", "cost_test")
+fault("prompts on a device attend as fast as it multiplies", "policy/machine.c",
+      "m->device_attend_flops.value > 0 ? m->device_attend_flops.value : m->device_flops.value;", "m->device_flops.value;", "cost_test")
+fault("a device that nobody measured attends in no time", "policy/machine.c",
+      "m->device_attend_read.value > 0 ? m->device_attend_read.value : m->device_read.value;", "m->device_attend_read.value;", "cost_test")
+fault("keys turn on a device as fast as rows attend", "policy/pass.c",
+      "rate(slots * turned_bytes(set), m->device_read.value)", "rate(slots * turned_bytes(set), machine_device_attend_read(m))", "cost_test")
+fault("rows that attend are measured in memory that is not there", "offload/probe_device.c",
+      "    rows_carve(b, &a, heads);\n    if (a.used > b->n_bytes)", "    rows_carve(b, &a, heads);\n    if (0)", "probe_test")
+fault("attention of a device is not measured", "offload/probe_device.c",
+      "    return measure_attention(b, m);\n", "    return OK;\n", "probe_test")
 fault("every token meets all experts", "policy/machine.c",
       "return min_d(each, 1) * seconds_at", "return seconds_at", "rates_test")
 fault("the last page counts as full", "policy/simulate.c",

@@ -135,6 +135,8 @@ def corners(tally, place, a):
         tally.check(lanes[name]["bytes"] > 0 and lanes[name]["probed_bytes_per_s"] > 0, f"a mixture: {lanes[name]}")
     predicted = done.summary["plan"]["predicted"]
     tally.check(all(predicted[k] > 0 for k in ("h2d_s", "d2h_s", "gpu_s", "read_s", "write_s")), f"a mixture: {predicted}")
+    rates = ("h2d", "d2h", "device_read", "device_flops", "device_attend_read", "device_attend_flops")
+    tally.check(all(done.summary["machine"][k] > 0 for k in rates), f"rates of the device: {done.summary['machine']}")
     bad = r.run(*device(0), *CAPS, "--percent", "0", "100", "60", "41", "100", "0", code=2)
     tally.check("--percent" in bad.error_line(), f"more than all: {bad.last()}")
 
