@@ -248,7 +248,7 @@ DEVICE void groups_multiply(const struct int8_task *t, struct codes_source<T> *s
     cp_async_wait<0>();
 }
 
-template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES>
+template <int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES, int Q4>
 static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROUPS>::THREADS,
                                          HALVES == 2 ? 2 : 3)
     matmul_int8_mma_tile(const __grid_constant__ struct int8_task t)
@@ -277,14 +277,14 @@ static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROU
                               (float *)ring + warp_id() * tile::STRIP);
 }
 
-template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES>
+template <int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES, int Q4>
 static void mma_launch(cudaStream_t stream, struct int8_task t)
 {
     typedef codes_tile<Q4, BM, BN, HALVES, WM, GROUPS> tile;
     const int grid = tile_count(&t.p, BM, BN);
     const int shared = take_bytes<uint8_t>((launch_arch() < 80 ? 2 : STAGES) * tile::STAGE);
     static_assert(2 * tile::STAGE >= tile::THREADS / WARP * tile::STRIP * 4, "room for strips");
-    LAUNCH((matmul_int8_mma_tile<Q4, BM, BN, HALVES, WM, GROUPS, STAGES>), grid, tile::THREADS,
+    LAUNCH((matmul_int8_mma_tile<BM, BN, HALVES, WM, GROUPS, STAGES, Q4>), grid, tile::THREADS,
            shared, stream, t);
 }
 
@@ -292,13 +292,13 @@ template <int Q4> static void mma_choose(cudaStream_t stream, const struct int8_
 {
     const int rows = product_rows_likely(&t->p);
     if (rows <= 16)
-        mma_launch<Q4, 16, 64, 1, 16, 2, Q4 ? 6 : 4>(stream, *t);
+        mma_launch<16, 64, 1, 16, 2, Q4 ? 6 : 4, Q4>(stream, *t);
     else if (rows <= 32)
-        mma_launch<Q4, 32, 64, 1, 32, 2, Q4 ? 6 : 4>(stream, *t);
+        mma_launch<32, 64, 1, 32, 2, Q4 ? 6 : 4, Q4>(stream, *t);
     else if (rows <= CODES_ROWS_MID)
-        mma_launch<Q4, 64, 64, 1, 64, 2, Q4 ? 5 : 4>(stream, *t);
+        mma_launch<64, 64, 1, 64, 2, Q4 ? 5 : 4, Q4>(stream, *t);
     else
-        mma_launch<Q4, 128, 128, 2, 64, 1, 3>(stream, *t);
+        mma_launch<128, 128, 2, 64, 1, 3, Q4>(stream, *t);
 }
 
 void matmul_int8_mma(cudaStream_t stream, const struct int8_task *task)
