@@ -194,5 +194,5 @@ fault("codes: a strip is read before it is there", CODES_CU, "        __syncwarp
 fault("codes: a strip is overwritten while it is read", CODES_CU, "        __syncwarp();\n    }\n}", "    }\n}", MATMUL)
 fault("codes: an output behind the last", CODES_CU, "&& o + at % N < p->n)", "&& o + at % N <= p->n)", MATMUL)
 fault("codes: a row's output behind the last", CODES_CU, "if (row + at / N < p->m &&", "if (row + at / N <= p->m &&", MATMUL)
-fault("codes: sums begin beside the bits of the float", CODES_CU, "#define CODES_BITS     0x4b400000", "#define CODES_BITS     0x4b400001", MATMUL)
+fault("codes: sums begin beside the bits of the float", CODES_CU, "#define CODES_BITS  0x4b400000", "#define CODES_BITS  0x4b400001", MATMUL)
 fault("codes: sm_75 multiplies halves of k in turns", "kernels/cuda/simt.cuh", "a + i, b + i / 2);", "a + i, b + i % 2);", MATMUL)

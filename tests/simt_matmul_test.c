@@ -6,7 +6,7 @@
 #include "kernels/ref/ref.h"
 #include "tests/simt_help.h"
 
-static const int ms[] = {1, 2, 7, 16, 17, 64, 130};
+static const int ms[] = {1, 2, 7, 16, 17, 64, 100, 130};
 #define N_MS  ((int)(sizeof ms / sizeof *ms))
 #define M_MAX 130
 

@@ -55,16 +55,41 @@ static double memory_rate(const struct gpu_card *c, double sms, double in_flight
 
 /* ---- matmul ---- */
 
-/* Tiles of kernels/cuda/matmul_mma.cu: rows up to, BM, BN, and outputs of a warp. */
-static const struct tile {
+/* Tiles of a matmul on tensor cores: rows up to, BM, BN, and outputs of a warp. */
+struct tile {
     int rows, bm, bn, outputs;
     const char *kernel;
-} tiles[] = {
+};
+/* kernels/cuda/matmul_mma.cu. */
+static const struct tile tiles[] = {
     {16, 16, 32, 16 * 16, "matmul_mma_tile<16,32"},
     {64, 64, 32, 32 * 16, "matmul_mma_tile<64,32"},
     {128, 64, 64, 32 * 32, "matmul_mma_tile<64,64"},
     {1 << 30, 128, 128, 64 * 32, "matmul_mma_tile<128,128"},
 };
+/* kernels/cuda/matmul_int8_mma.cu, of more than CODES_ROWS rows. */
+#define CODES_ROWS 4
+static const struct tile code_tiles[] = {
+    {16, 16, 64, 16 * 16, "matmul_int8_mma_tile<16,"},
+    {32, 32, 64, 32 * 16, "matmul_int8_mma_tile<32,"},
+    {128, 64, 64, 64 * 16, "matmul_int8_mma_tile<64,"},
+    {1 << 30, 128, 128, 64 * 32, "matmul_int8_mma_tile<128,"},
+};
+
+/* What multiplies: its tiles, FLOPs of one mma, of the card per second, bytes of a number of x. */
+struct cores {
+    const struct tile *tiles;
+    double mma_flops, flops_per_s, x_bytes;
+};
+
+/* m16n8k8 on sm_75, then m16n8k16; of int8 m8n8k16, then m16n8k32, twice as many a second. */
+static struct cores cores_of(const struct gpu_card *c, int codes)
+{
+    if (codes)
+        return (struct cores){code_tiles, c->arch < 80 ? 2048 : 8192, 2 * c->tensor_flops,
+                              1 + 8.0 / 64};
+    return (struct cores){tiles, c->arch < 80 ? 2048 : 4096, c->tensor_flops, 2};
+}
 
 /* Instructions of a lane for a number of W that a matmul decodes: 563 of a loop that decodes 16
  * numbers a lane (matmul_panel_tile<16, 64, 64> in q4 on sm_90), its mma among them. All of the
@@ -78,32 +103,32 @@ static double panel_issue_s(const struct gpu_card *c, double m, double numbers)
 
 /* One product of m rows on tensor cores. n_same: so many alike in one grid (experts). decode_s:
  * seconds of issuing what decodes W. */
-static void add_mma(const struct gpu_card *c, struct gpu_cost *to, double m, double n, double k,
-                    double weight_bytes, double n_same, double decode_s)
+static void add_mma(const struct gpu_card *c, struct gpu_cost *to, struct cores cores, double m,
+                    double n, double k, double weight_bytes, double n_same, double decode_s)
 {
-    const struct tile *t = tiles;
+    const struct tile *t = cores.tiles;
     while (m > t->rows)
         t++;
     const struct gpu_fact f = gpu_fact_of(c, t->kernel, "mma");
     const double blocks = n_same * up_div(m, t->bm) * up_div(n, t->bn);
     const double warps = t->bm * t->bn / t->outputs, sms = least(blocks, c->n_sm);
     const double on_sm = up_div(blocks, c->n_sm), resident = least(on_sm, f.blocks_per_sm);
-    const double mma_flops = c->arch < 80 ? 2048 : 4096; // m16n8k8 and m16n8k16
     const double block_flops = 2.0 * t->bm * t->bn * k;
     /* A scheduler has resident * warps / 4 of them, and starts one instruction a cycle. */
-    const double warp_s = block_flops / warps / mma_flops * f.per_mma / c->clock_hz;
+    const double warp_s = block_flops / warps / cores.mma_flops * f.per_mma / c->clock_hz;
     const double rounds = on_sm / resident;
     const double mma_s = rounds * warp_s * most(resident * warps / GPU_SCHEDULERS, GPU_WARP_CPI);
     const double issue_s = most(mma_s, decode_s);
-    const double tensor_s = on_sm * block_flops / (c->tensor_flops * c->tensor_share / c->n_sm);
+    const double tensor_s = on_sm * block_flops / (cores.flops_per_s * c->tensor_share / c->n_sm);
     const double in_flight = f.bytes_in_flight * resident / f.blocks_per_sm;
-    const double bytes = n_same * weight_bytes + n_same * m * (k * 2 + n * 4);
+    const double rows_bytes = n_same * m * (k * cores.x_bytes + n * 4);
+    const double bytes = n_same * weight_bytes + rows_bytes;
     const double memory_s = n_same * weight_bytes / memory_rate(c, sms, in_flight) +
-                            n_same * m * (k * 2 + n * 4) / (c->memory_rate * GPU_HBM_SHARE);
+                            rows_bytes / (c->memory_rate * GPU_HBM_SHARE);
     add_kernel(c, to, most(memory_s, most(issue_s, tensor_s)), bytes, n_same * 2 * m * n * k);
 }
 
-/* Products in f32, and of codes by dp4a: a rate for many rows, memory's for few. */
+/* Products in f32, and of a few rows of codes by dp4a: a rate for many rows, memory's for few. */
 static void add_plain(const struct gpu_card *c, struct gpu_cost *to, double m, double n, double k,
                       double weight_bytes, double flops_per_s)
 {
@@ -127,10 +152,12 @@ static void add_product(const struct gpu_card *c, struct gpu_cost *to, const str
 {
     if (ops->compute == COMPUTE_F32)
         add_plain(c, to, m * n_same, n, w->k, bytes * n_same, c->f32_flops * GPU_SCALAR_SHARE);
-    else if (is_codes(ops, w))
+    else if (is_codes(ops, w) && m <= CODES_ROWS)
         add_plain(c, to, m * n_same, n, w->k, bytes * n_same, c->tensor_flops * GPU_INT8_SHARE);
+    else if (is_codes(ops, w))
+        add_mma(c, to, cores_of(c, 1), m, n, w->k, bytes, n_same, 0);
     else
-        add_mma(c, to, m, n, w->k, bytes, n_same,
+        add_mma(c, to, cores_of(c, 0), m, n, w->k, bytes, n_same,
                 w->layout == WEIGHT_PANELS ? panel_issue_s(c, m, n_same * n * w->k) : 0);
 }
 

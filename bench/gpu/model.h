@@ -22,7 +22,7 @@
 #define GPU_PIECE_BYTES   (8 << 20) // of a large copy (offload/mover.h)
 #define GPU_FACTS_MAX     1024
 #define GPU_KERNEL_NAME   64
-#define GPU_INT8_SHARE    0.05 // of the tensor rate in bf16: matmul_int8_tile multiplies by dp4a
+#define GPU_INT8_SHARE    0.05 // of the tensor rate in bf16: up to four rows multiply by dp4a
 #define GPU_SCALAR_SHARE  0.7  // of the instructions a scheduler can start: loops without mma
 #define GPU_DECODE_SHARE  0.8  // of the memory's rate: decode writes rows whole
 

@@ -6,18 +6,19 @@
  * one thread has an output from the first group to the last. So neither tiles nor neighbours show
  * in the bytes, which are those of matmul_int8.cu and of the CPU.
  * A warp has 16 or 32 outputs: rows of a panel. Weights are the cores' left operand: a register has
- * four codes of a row, which is how panels have them; those of q4 are masked, the upper half of a
- * panel shifted. Sums begin at CODES_MAGIC, whose bits are those of a float that a whole number is
- * added to: one subtraction makes the sum a float, and no conversion is needed, which are slow.
- * Roofs. An output takes four instructions a group in q4 (three in q8), 8 (6) for each step of the
- * cores: so an SM's issue is the roof of many rows, at about 11 instructions a step. Few rows: HBM,
- * 0.56 byte a weight in q4. x is read by each block, from L2. */
+ * four codes of a row, and so have panels; codes of q4 are masked, those of the upper half of a
+ * panel are shifted before. A sum begins at the bits of CODES_MAGIC. With a whole number added,
+ * they are the bits of CODES_MAGIC plus that number: one subtraction makes a float of the sum,
+ * where a conversion would be slower.
+ * Roofs. Few rows: HBM, 0.56 byte a weight in q4. Many: the issue of instructions. A step of the
+ * cores has 12 to 16 of them (16 rows: 27), of which 8 are links of chains in q4 and 6 in q8; an SM
+ * of an H100 issues 4 a clock, so that 32 rows in q4 take as long as reading W. x is read by each
+ * block, from L2. */
 #include "kernels/cuda/matmul_int8.cuh"
 #include "kernels/cuda/mma_tile.cuh"
 
-#define CODES_ROWS_MID 128         // up to here a tile of up to 64 rows and 64 outputs
-#define CODES_MAGIC    12582912.0f // 2^23 + 2^22; sums of a group are below 2^22
-#define CODES_BITS     0x4b400000  // of CODES_MAGIC
+#define CODES_MAGIC 12582912.0f // 2^23 + 2^22; sums of a group are below 2^22
+#define CODES_BITS  0x4b400000  // of CODES_MAGIC
 
 /* A block: BM rows of x, BN outputs, GROUPS groups a stage. A warp: 16 x HALVES outputs, WM rows.
  */
@@ -248,7 +249,7 @@ DEVICE void groups_multiply(const struct int8_task *t, struct codes_source<T> *s
     cp_async_wait<0>();
 }
 
-template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES>
+template <int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES, int Q4>
 static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROUPS>::THREADS,
                                          HALVES == 2 ? 2 : 3)
     matmul_int8_mma_tile(const __grid_constant__ struct int8_task t)
@@ -267,8 +268,7 @@ static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROU
         const struct codes_lane at = lane_find<Q4, tile>(row, o);
         int8_enter(&own);
         source_find<tile, BM>(&own, row0, o0, &source);
-        groups_multiply<Q4, tile, BM, HALVES, WM, GROUPS, STAGES>(
-            &t, &source, &at, ring, chain);
+        groups_multiply<Q4, tile, BM, HALVES, WM, GROUPS, STAGES>(&t, &source, &at, ring, chain);
     }
     __syncthreads(); // the stages are free
     struct product p = t.p; // once more: registers were for the chains
@@ -277,14 +277,14 @@ static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROU
                               (float *)ring + warp_id() * tile::STRIP);
 }
 
-template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES>
+template <int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES, int Q4>
 static void mma_launch(cudaStream_t stream, struct int8_task t)
 {
     typedef codes_tile<Q4, BM, BN, HALVES, WM, GROUPS> tile;
     const int grid = tile_count(&t.p, BM, BN);
     const int shared = take_bytes<uint8_t>((launch_arch() < 80 ? 2 : STAGES) * tile::STAGE);
     static_assert(2 * tile::STAGE >= tile::THREADS / WARP * tile::STRIP * 4, "room for strips");
-    LAUNCH((matmul_int8_mma_tile<Q4, BM, BN, HALVES, WM, GROUPS, STAGES>), grid, tile::THREADS,
+    LAUNCH((matmul_int8_mma_tile<BM, BN, HALVES, WM, GROUPS, STAGES, Q4>), grid, tile::THREADS,
            shared, stream, t);
 }
 
@@ -292,13 +292,13 @@ template <int Q4> static void mma_choose(cudaStream_t stream, const struct int8_
 {
     const int rows = product_rows_likely(&t->p);
     if (rows <= 16)
-        mma_launch<Q4, 16, 64, 1, 16, 2, Q4 ? 6 : 4>(stream, *t);
+        mma_launch<16, 64, 1, 16, 2, Q4 ? 6 : 4, Q4>(stream, *t);
     else if (rows <= 32)
-        mma_launch<Q4, 32, 64, 1, 32, 2, Q4 ? 6 : 4>(stream, *t);
-    else if (rows <= CODES_ROWS_MID)
-        mma_launch<Q4, 64, 64, 1, 64, 2, Q4 ? 5 : 4>(stream, *t);
+        mma_launch<32, 64, 1, 32, 2, Q4 ? 6 : 4, Q4>(stream, *t);
+    else if (rows <= 128)
+        mma_launch<64, 64, 1, 64, 2, Q4 ? 5 : 4, Q4>(stream, *t);
     else
-        mma_launch<Q4, 128, 128, 2, 64, 1, 3>(stream, *t);
+        mma_launch<128, 128, 2, 64, 1, 3, Q4>(stream, *t);
 }
 
 void matmul_int8_mma(cudaStream_t stream, const struct int8_task *task)

@@ -60,12 +60,12 @@ def panel_bytes(_arch, bm, bn, bk, _wm, _wn, ahead, *_):
     return ((ahead + 1) * bm + 2 * bn) * bk * 2 + ((((ahead - 1) * bk + 63) >> 6) + 1) * bn // 32 * 1152
 
 
-def codes_bytes(arch, q4, bm, bn, _halves, _wm, groups, stages):
+def codes_bytes(arch, bm, bn, _halves, _wm, groups, stages, q4):
     """Of a matmul over codes: a stage has groups of 64 numbers of W, and of x with a scale and a sum; sm_75 takes two in turns."""
     return (2 if arch < 80 else stages) * groups * (bn // 32 * (1152 if q4 else 2176) + bm * 72)
 
 
-def codes_share(q4, bm, bn, halves, wm, groups, _stages):
+def codes_share(bm, bn, halves, wm, groups, _stages, q4):
     """W's part of what its threads copy: 16 bytes a piece, and 24 of heads, which not all threads have."""
     threads = bn // (16 * halves) * (bm // wm) * 32
     pieces = groups * (bn * (32 if q4 else 64) + bm * 64) // 16 // threads
@@ -139,17 +139,17 @@ BOUNDS = (
     Bound("matmul_int8_tile", ALL, "groups", "loads_in_flight", ">=", 17),
     Bound("matmul_int8_tile", ALL, "rows", "load_bytes", ">=", 16),
     # Codes on tensor cores: two steps a group, then three (q8) or four (q4) instructions for each of a lane's outputs.
-    Bound("matmul_int8_mma_tile<., 128", (75,), "mma", "instructions_per_mma", "<=", 4),
-    Bound("matmul_int8_mma_tile<., 64", (75,), "mma", "instructions_per_mma", "<=", 5),
-    Bound("matmul_int8_mma_tile<., 32", (75,), "mma", "instructions_per_mma", "<=", 6.2),
-    Bound("matmul_int8_mma_tile<., 16", (75,), "mma", "instructions_per_mma", "<=", 7.5),
-    Bound("matmul_int8_mma_tile<., 128", AMPERE, "mma", "instructions_per_mma", "<=", 14.6),
-    Bound("matmul_int8_mma_tile<., 64", AMPERE, "mma", "instructions_per_mma", "<=", 16.2),
-    Bound("matmul_int8_mma_tile<., 32", AMPERE, "mma", "instructions_per_mma", "<=", 20.6),
-    Bound("matmul_int8_mma_tile<., 16", AMPERE, "mma", "instructions_per_mma", "<=", 27.2),
+    Bound("matmul_int8_mma_tile<128,", (75,), "mma", "instructions_per_mma", "<=", 4),
+    Bound("matmul_int8_mma_tile<64,", (75,), "mma", "instructions_per_mma", "<=", 5),
+    Bound("matmul_int8_mma_tile<32,", (75,), "mma", "instructions_per_mma", "<=", 6.2),
+    Bound("matmul_int8_mma_tile<16,", (75,), "mma", "instructions_per_mma", "<=", 7.5),
+    Bound("matmul_int8_mma_tile<128,", AMPERE, "mma", "instructions_per_mma", "<=", 14.6),
+    Bound("matmul_int8_mma_tile<64,", AMPERE, "mma", "instructions_per_mma", "<=", 16.2),
+    Bound("matmul_int8_mma_tile<32,", AMPERE, "mma", "instructions_per_mma", "<=", 20.6),
+    Bound("matmul_int8_mma_tile<16,", AMPERE, "mma", "instructions_per_mma", "<=", 27.2),
     Bound("matmul_int8_mma_tile", ALL, "mma", "byte_loads", "<=", 0),
     Bound("matmul_int8_mma_tile", ALL, "mma", "load_bytes", ">=", 16),
-    Bound("matmul_int8_mma_tile<., (16|32|64),", ALL, "mma", "in_flight_ratio", ">=", 1.8),
+    Bound("matmul_int8_mma_tile<(16|32|64),", ALL, "mma", "in_flight_ratio", ">=", 1.8),
     # Attention of a decode step reads K and V once: loads in flight are all that matters.
     Bound("forced_split", ALL, "K bf16", "loads_in_flight", ">=", 14),
     Bound("forced_split", ALL, "V bf16", "load_bytes", ">=", 16),
