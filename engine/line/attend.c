@@ -16,9 +16,9 @@ static void attend(struct attender *a, int64_t n)
         return;
     }
     int64_t start_ns = clock_ns();
-    a->work.rows.dirty = a->dirty[n % ATTEND_JOBS];
     tables_turn(&a->tables, n);
     layer_attend(&a->work, job->layer, job->batch, &job->kv, &a->exchange[n % ATTEND_JOBS]);
+    a->dirty[n % ATTEND_JOBS] = a->work.rows.dirty;
     trace_add(a->trace, LANE_CPU,
               (struct trace_event){.name = "attend",
                                    .start_ns = start_ns,
@@ -68,7 +68,6 @@ static void place(struct attender *a, const struct layer_work *like)
                                            .v = in + tokens * (heads + kv),
                                            .sinks = in + tokens * (heads + 2 * kv),
                                            .attn = memory_at(m, LAYOUT_ATTEND_OUT, i)};
-        a->dirty[i] = memory_at(m, LAYOUT_DIRTY, i);
     }
 }
 

@@ -29,7 +29,7 @@ struct attender {
     struct layer_work work; // of the CPU
     struct tables tables;
     struct exchange exchange[ATTEND_JOBS];
-    uint64_t *dirty[ATTEND_JOBS];     // rows.dirty of a job
+    const uint64_t *dirty[ATTEND_JOBS]; // rows.dirty of a job, in its tables
     struct event *ready[ATTEND_JOBS]; // owned: part 0 has left its numbers
     struct stream *stream, *cpu;      // borrowed: the device's; owned: the CPU's
     struct trace *trace;              // borrowed
