@@ -435,7 +435,7 @@ clean:
 # of the tests. Once per release: minutes. ARGS="--plant", ARGS="--test NAME"; CUDA_ARCHS="80" looks at one.
 PTX_CU    := $(filter kernels/cuda/%,$(SIMT_CU))
 PTX       := $(foreach a,$(CUDA_ARCHS),$(PTX_CU:kernels/cuda/%.cu=$(BUILD)/ptx/$(a)/%.ptx))
-PTX_TESTS := $(filter-out %/simt_shim_test %/simt_ptx_test,$(filter $(BUILD)/tests/simt_%,$(TESTS)))
+PTX_TESTS := $(filter-out %/simt_shim_test %/simt_ptx_test %/simt_step_test,$(filter $(BUILD)/tests/simt_%,$(TESTS)))
 
 define PTX_RULE
 $(BUILD)/ptx/$(1)/%.ptx: kernels/cuda/%.cu
