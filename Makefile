@@ -218,6 +218,9 @@ $(GPU_MODEL): $(GPU_OBJ) $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS)
 
+# The model's commands are those that a decode step queues.
+$(BUILD)/tests/simt_step_test: $(filter-out %/table.o,$(GPU_OBJ))
+
 # A device that takes the model's time and computes nothing, and the program for it (bench/clock.py).
 CLOCK_SO  := $(BUILD)/bench/clock_device.so
 CLOCK_BIN := $(BUILD)/bench/clock_sluice

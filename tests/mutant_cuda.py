@@ -148,3 +148,13 @@ fault("a turn of groups is not waited for", "kernels/cuda/matmul_int8.cu",
 fault("codes of q4 have five bits", "kernels/cuda/matmul_int8.cu", "& 0x0f0f0f0fu", "& 0x1f1f1f1fu", MATMUL)
 fault("a group reads a number behind the last", "kernels/cuda/matmul_int8.cu",
       "second = k + 1 < t.p.k ? x[k + 1] : 0;", "second = k < t.p.k ? x[k + 1] : 0;", MATMUL)
+
+# ---- commands of a decode step
+
+STEP = "simt_step_test"
+fault("a decode step takes a launch a row", "kernels/cuda/forced.h", "#define FORCED_SCRATCH_MOST (24 << 20)",
+      "#define FORCED_SCRATCH_MOST (1 << 18)", STEP)
+fault("tokens without scores are placed by a launch of their own", "kernels/cuda/attend.cu", "    if (f->scores) {", "    if (1) {", STEP)
+fault("bits of pages are cleared by a command of their own", "engine/line/layer_decode.c",
+      "    memset(dirty, 0, (size_t)dirty_bytes);\n", "    ops_fill(&w->ops, dirty, 0, dirty_bytes);\n", STEP, "simt_line_test")
+fault("the model of cards forgets a table", "bench/gpu/step.c", "    tables(&mk, mk.times);\n", "", STEP)

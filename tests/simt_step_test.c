@@ -6,6 +6,8 @@
  * the card a gap of about 2 us (both are assumed). Models are as deep, and their heads as wide, as
  * the published ones; other matrices are narrow, as no count depends on their width. */
 #include "kernels/device.h"
+
+#include "bench/gpu/step.h"
 #define N_REQUESTS 64
 #include "tests/engine_bed.h"
 #include "tests/simt/cudart/cudart.h"
@@ -62,6 +64,7 @@ static const char *const KERNELS[] = {
     "forced_split", "forced_join", "forced_score", "forced_place", "matmul_", "norm_row",
     "round_x",      "rope_row",    "gate_mul",     "copy_units",   "head_",   "gather_",
 };
+#define NORMS     5 // among them
 #define N_KERNELS ((int)(sizeof KERNELS / sizeof *KERNELS))
 
 struct counted {
@@ -114,6 +117,23 @@ static struct counted counts_of(const struct model *model, const struct evict *e
     return c;
 }
 
+/* The model of cards counts the same. It has one slice of the head, and so one norm before it; the
+ * line may have more. */
+static void assert_model_counts(const struct model *m, int rows, int has_scores, int commands,
+                                int norms)
+{
+    const struct card_job job = {.kv_share = has_scores ? 0.2 : 1,
+                                 .stored = DTYPE_BF16,
+                                 .rows = rows,
+                                 .batches = 1,
+                                 .prompt = SLOTS - 3,
+                                 .new = 3};
+    const int slices = norms - 2 * m->shape.n_layers;
+    struct modelled step;
+    step_price(&step, &job, &m->shape, gpu_card_by_name("h100"));
+    assert_int_equal(step.commands, commands - (slices - 1));
+}
+
 static void test_commands_of_a_decode_step(void **state)
 {
     (void)state;
@@ -145,6 +165,9 @@ static void test_commands_of_a_decode_step(void **state)
             print_message(" %s %d", KERNELS[k], (int)(more.of[k] - less.of[k]));
         print_message("\n");
         assert_in_range(launches + copies + fills, 1, steps[i].commands);
+        if (steps[i].shape != OPT_BF12 && steps[i].evict != &WINDOW) // which the model does not have
+            assert_model_counts(m, steps[i].rows, steps[i].evict == &H2O_FIFTH,
+                                launches + copies + fills, (int)(more.of[NORMS] - less.of[NORMS]));
     }
 }
 

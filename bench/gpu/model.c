@@ -146,6 +146,10 @@ static struct gpu_cost matmul_cost(const struct gpu_card *c, const struct ops *o
         const struct weight *w = &a->parts[i].w;
         add_product(c, &cost, ops, w, a->m, w->n, stored_bytes(w), 1);
     }
+    if (a->parts[0].w.layout == WEIGHT_ROWS && ops->compute != COMPUTE_F32) { // share a launch
+        cost.n_launches -= a->n_parts - 1;
+        cost.s -= (a->n_parts - 1) * c->launch_s;
+    }
     return cost;
 }
 

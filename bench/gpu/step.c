@@ -5,7 +5,7 @@
 #include "policy/plan.h"
 
 #define POSITIONS      64 // of the head at once (policy/layout.h)
-#define TABLES_A_LAYER 2  // copies of tables that a layer queues (engine/line/tables.c)
+#define HEAD_COPIES    4  // of a batch: what compact reads, requests, results there and back
 
 struct making {
     const struct card_job *job;
@@ -159,6 +159,28 @@ static void head(struct making *mk, int positions)
     }
 }
 
+/* Tables of `times` steps of the line, which a kernel copies (engine/line/tables.c). */
+static void tables(const struct making *mk, double times)
+{
+    const double piece_s = mk->to->link_s > 0 ? GPU_PIECE_BYTES / mk->card->h2d / 2 : 0;
+    mk->to->s[SPENT_COPIES] +=
+        times * (mk->card->launch_s + gpu_copy_s(mk->card, GPU_H2D, 4096) + piece_s);
+    mk->to->commands += (int)times;
+}
+
+/* Before the layers: rows of tokens, and of learned positions, each by a table of offsets. Behind
+ * them: rows that the head needs move together. */
+static void embed_and_compact(const struct making *mk)
+{
+    const int learned = mk->shape->position == POSITION_LEARNED;
+    const struct gather_args gather = {.n = mk->m, .k = mk->shape->dim};
+    const struct compact_args compact = {.n = mk->m, .dim = mk->shape->dim};
+    for (int i = 0; i <= learned; i++)
+        add(mk, SPENT_ROWS, OP_gather, &gather);
+    add(mk, SPENT_ROWS, OP_compact, &compact);
+    tables(mk, mk->times * (1 + learned + HEAD_COPIES));
+}
+
 /* Numbers of the matrices of a layer. */
 static double layer_numbers(const struct shape *s)
 {
@@ -211,13 +233,11 @@ void step_price(struct modelled *to, const struct card_job *job, const struct sh
     mk.times = (double)shape->n_layers * job->batches;
     layer(&mk);
     attend_rows(&mk);
-    const double piece_s = to->link_s > 0 ? GPU_PIECE_BYTES / card->h2d / 2 : 0; // half of one
-    to->s[SPENT_COPIES] =
-        mk.times * TABLES_A_LAYER * (card->launch_s + gpu_copy_s(card, GPU_H2D, 4096) + piece_s);
-    to->commands += (int)(mk.times * TABLES_A_LAYER);
+    tables(&mk, mk.times);
     mk.times = shape->n_layers;
     decode_weights(&mk);
     mk.times = job->batches;
+    embed_and_compact(&mk);
     head(&mk, batch);
     /* The pass of prompts: tiles of tokens, then one position of each row. */
     mk.to = &prompts;
