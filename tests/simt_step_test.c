@@ -117,8 +117,8 @@ static struct counted counts_of(const struct model *model, const struct evict *e
     return c;
 }
 
-/* The model of cards counts the same. It has one slice of the head, and so one norm before it; the
- * line may have more. */
+/* The model of cards counts the same, but for the head: the line may cut it into more layers, each
+ * of which has a norm and rounds its input. */
 static void assert_model_counts(const struct model *m, int rows, int has_scores, int commands,
                                 int norms)
 {
@@ -128,10 +128,10 @@ static void assert_model_counts(const struct model *m, int rows, int has_scores,
                                  .batches = 1,
                                  .prompt = SLOTS - 3,
                                  .new = 3};
-    const int slices = norms - 2 * m->shape.n_layers;
+    const int layers = norms - 2 * m->shape.n_layers;
     struct modelled step;
     step_price(&step, &job, &m->shape, gpu_card_by_name("h100"));
-    assert_int_equal(step.commands, commands - (slices - 1));
+    assert_int_equal(step.commands, commands - 2 * (layers - 1));
 }
 
 static void test_commands_of_a_decode_step(void **state)
@@ -146,10 +146,10 @@ static void test_commands_of_a_decode_step(void **state)
         const struct evict *evict;
         int commands; // at most
     } steps[] = {
-        {OPT_6_7B, 24, &FULL, 468},      {OPT_6_7B, 24, &WINDOW, 468},
-        {OPT_6_7B, 24, &H2O_FIFTH, 532}, {OPT_6_7B, 64, &H2O_FIFTH, 532},
-        {OPT_BF12, 24, &FULL, 532},      {LLAMA_8B, 24, &FULL, 631},
-        {LLAMA_8B, 64, &FULL, 631},      {LLAMA_8B, 64, &H2O_FIFTH, 695},
+        {OPT_6_7B, 24, &FULL, 459},      {OPT_6_7B, 24, &WINDOW, 459},
+        {OPT_6_7B, 24, &H2O_FIFTH, 523}, {OPT_6_7B, 64, &H2O_FIFTH, 523},
+        {OPT_BF12, 24, &FULL, 523},      {LLAMA_8B, 24, &FULL, 615},
+        {LLAMA_8B, 64, &FULL, 615},      {LLAMA_8B, 64, &H2O_FIFTH, 679},
     };
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         const struct model *m = &shapes[steps[i].shape];
@@ -165,7 +165,7 @@ static void test_commands_of_a_decode_step(void **state)
             print_message(" %s %d", KERNELS[k], (int)(more.of[k] - less.of[k]));
         print_message("\n");
         assert_in_range(launches + copies + fills, 1, steps[i].commands);
-        if (steps[i].shape != OPT_BF12 && steps[i].evict != &WINDOW) // which the model does not have
+        if (steps[i].shape != OPT_BF12 && steps[i].evict != &WINDOW) // the model has neither
             assert_model_counts(m, steps[i].rows, steps[i].evict == &H2O_FIFTH,
                                 launches + copies + fills, (int)(more.of[NORMS] - less.of[NORMS]));
     }

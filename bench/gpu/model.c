@@ -140,7 +140,7 @@ static struct gpu_cost matmul_cost(const struct gpu_card *c, const struct ops *o
     struct gpu_cost cost = {0};
     if (a->m <= 0)
         return cost;
-    if (ops->compute != COMPUTE_F32)
+    if (ops->compute != COMPUTE_F32 && !a->same_x)
         add_pass(c, &cost, (double)a->m * a->parts[0].w.k * 6); // x to bf16, or to codes
     for (int i = 0; i < a->n_parts; i++) {
         const struct weight *w = &a->parts[i].w;

@@ -42,6 +42,19 @@ static void matmul(const struct making *mk, enum spent spent, int64_t k, int n_p
     add(mk, spent, OP_matmul, &a);
 }
 
+/* n_slices of the head, HEAD_TILE outputs each: the same x. */
+static void multiply_slices(struct making *mk, int64_t k, int64_t n_slices)
+{
+    struct matmul_args a = {.m = mk->m, .n_parts = 1};
+    const double times = mk->times;
+    a.parts[0].w = weight_of(mk, HEAD_TILE, k);
+    add(mk, SPENT_HEAD, OP_matmul, &a);
+    a.same_x = 1;
+    mk->times = times * (double)(n_slices - 1);
+    add(mk, SPENT_HEAD, OP_matmul, &a);
+    mk->times = times;
+}
+
 static void norm(const struct making *mk, enum spent spent)
 {
     const struct norm_args a = {.m = mk->m, .dim = mk->shape->dim, .kind = mk->shape->norm};
@@ -150,10 +163,10 @@ static void head(struct making *mk, int positions)
     for (int at = 0; at < positions; at += POSITIONS) {
         mk->m = (int)min_i64(POSITIONS, positions - at);
         norm(mk, SPENT_HEAD);
-        const int64_t n = HEAD_TILE;
+        const int64_t n_slices = ceil_div(s->vocab, HEAD_TILE);
         const struct head_reduce_args reduce = {.m = mk->m, .n = HEAD_TILE};
-        mk->times = times * (double)ceil_div(s->vocab, HEAD_TILE);
-        matmul(mk, SPENT_HEAD, s->dim, 1, &n);
+        multiply_slices(mk, s->dim, n_slices);
+        mk->times = times * (double)n_slices;
         add(mk, SPENT_HEAD, OP_head_reduce, &reduce);
         mk->times = times;
     }
