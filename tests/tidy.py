@@ -93,7 +93,7 @@ def rule_include_direction(s):
         elif ours and place in PLACES and PLACES.index(place) > rank:
             yield line, f'"{name}": {here} may not include {place}'
         elif ours and place in ("bench", "tests") and here not in (place, "tests"):
-            yield line, f'"{name}": only tests include {place}'
+            yield line, f'"{name}": nothing includes {place}'
 
 
 def rule_foreign(s):
