@@ -220,6 +220,9 @@ $(GPU_MODEL): $(GPU_OBJ) $(BUILD)/libsluice.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -o $@ $^ $(LDLIBS)
 
+# The model's commands are those that a decode step queues.
+$(BUILD)/tests/simt_step_test: $(filter-out %/table.o,$(GPU_OBJ))
+
 # A device that takes the model's time and computes nothing, and the program for it (bench/clock.py).
 CLOCK_SO  := $(BUILD)/bench/clock_device.so
 CLOCK_BIN := $(BUILD)/bench/clock_sluice
@@ -438,7 +441,7 @@ clean:
 # of the tests. Once per release: minutes. ARGS="--plant", ARGS="--test NAME"; CUDA_ARCHS="80" looks at one.
 PTX_CU    := $(filter kernels/cuda/%,$(SIMT_CU))
 PTX       := $(foreach a,$(CUDA_ARCHS),$(PTX_CU:kernels/cuda/%.cu=$(BUILD)/ptx/$(a)/%.ptx))
-PTX_TESTS := $(filter-out %/simt_shim_test %/simt_ptx_test,$(filter $(BUILD)/tests/simt_%,$(TESTS)))
+PTX_TESTS := $(filter-out %/simt_shim_test %/simt_ptx_test %/simt_step_test,$(filter $(BUILD)/tests/simt_%,$(TESTS)))
 
 define PTX_RULE
 $(BUILD)/ptx/$(1)/%.ptx: kernels/cuda/%.cu

@@ -125,6 +125,8 @@ struct matmul_args {
     struct matmul_part parts[MATMUL_PARTS];
     int n_parts;   // 1 to MATMUL_PARTS
     void *scratch; // >= matmul_scratch_bytes(...), 64-byte aligned
+    int same_x;    // 1: the matmul before read the same x and weights of this format, and nobody
+                   // has written to x or scratch since: x needs no work
 };
 /* Scratch for packed inputs and decoded panels, for up to m rows and any parts, each up to (n, k):
  * it does not grow with the number of parts. */

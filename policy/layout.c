@@ -293,15 +293,22 @@ static void lay_ropes(struct build *b)
     }
 }
 
+/* Of a row: a bit for each page. */
+static int64_t layout_dirty_bytes(const struct plan *p)
+{
+    return ceil_div64(p->slots_cap / PLAN_PAGE_SLOTS, 64) * 8;
+}
+
 /* A tile ends where it is full, where a span begins that does not fit, or with the batch. */
 int64_t layout_table_bytes(const struct plan *p, const struct plan_sizes *s)
 {
     int64_t spans = 2 * (int64_t)p->batch, tiles = spans + p->step_tokens / p->tile_tokens + 1;
     int64_t span = max64(s->prompt_span, s->forced_span), pages = p->slots_cap / PLAN_PAGE_SLOTS;
-    int64_t decode = p->batch * pages * 4 + p->step_tokens * 4 + (spans + tiles) * span;
+    int64_t decode = p->batch * (pages * 4 + layout_dirty_bytes(p)) + p->step_tokens * 4 +
+                     (spans + tiles) * span;
     int64_t compact = p->head_positions * 4;
     int64_t embed = 2 * p->step_tokens * 8; // rows, and learned positions
-    return max64(decode + compact, embed) + (3 * tiles + 4) * ARRAY_ALIGN;
+    return max64(decode + compact, embed) + (3 * tiles + 5) * ARRAY_ALIGN;
 }
 
 /* Two batches: one attends while the other's numbers come or go. */
@@ -330,7 +337,7 @@ static void lay_layer(struct build *b)
     const struct plan *p = b->plan;
     const struct shape *s = b->shape;
     const struct plan_sizes *sizes = &b->costs->sizes;
-    int64_t row_pages = p->slots_cap / PLAN_PAGE_SLOTS, page = b->costs->prompt_page_bytes;
+    int64_t page = b->costs->prompt_page_bytes;
     int64_t prompt_pages = layout_prompt_pages(p);
     lay_tile(b);
     lay_ropes(b);
@@ -338,15 +345,14 @@ static void lay_layer(struct build *b)
     blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div64(p->shared_tokens, PLAN_PAGE_SLOTS) * page);
     array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);
     array(b, LAYOUT_CUTS, 2 * p->batch, sizes->cut);
-    int64_t tables = layout_table_bytes(p, sizes), dirty = ceil_div64(row_pages, 64) * 8;
+    int64_t tables = layout_table_bytes(p, sizes);
     int in_flight = p->device ? p->window + 1 : 1;
     arrays(b, LAYOUT_TABLES, in_flight, tables, 1);
     array(b, LAYOUT_EVENTS, (int64_t)p->tile_tokens * s->n_kv_heads, sizes->evict_event);
-    arrays(b, LAYOUT_DIRTY, 1 + p->attn_cpu, p->batch, dirty);
     lay_attend(b, tables);
     if (p->device) {
         arrays(b, LAYOUT_SEEN_TABLES, in_flight, tables, 1);
-        arrays(b, LAYOUT_DIRTY_BACK, in_flight, p->batch, dirty);
+        arrays(b, LAYOUT_DIRTY_BACK, in_flight, p->batch, layout_dirty_bytes(p));
     }
     array(b, LAYOUT_LOGITS, (int64_t)p->tile_positions * HEAD_TILE, 4);
     array(b, LAYOUT_HEAD_IN, (int64_t)p->tile_positions * s->dim, 4);

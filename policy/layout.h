@@ -102,9 +102,8 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
       PINNED) /* [i: steps in flight] what ops are told: engine/line/tables.h */                   \
     X(SEEN_TABLES, workspace, DEVICE) /* the same, as a device sees them */                        \
     X(EVENTS, workspace, ATTEND)      /* [tile_tokens][n_kv_heads] struct evict_event */           \
-    X(DIRTY, workspace, ATTEND)       /* [i][batch] bit per page */                                \
     X(DIRTY_BACK, workspace,                                                                       \
-      PINNED) /* [i: steps in flight] as DIRTY, brought back from a device */                      \
+      PINNED) /* [i: steps in flight] bits of the pages that a step wrote */                      \
     /* engine/line/attend: beside a device, when rows attend on the CPU */                         \
     X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v of each tile */           \
     X(ATTEND_OUT, workspace, PINNED)   /* [i: 2][step_tokens][n_heads][head_dim] */                \

@@ -65,7 +65,7 @@ static void bed_add_windows(struct shape *s, int model)
             s->layer_window[i] = model == TINY ? 35 : 50;
 }
 
-static int setup(void **state)
+__attribute__((unused)) static int setup(void **state)
 {
     (void)state;
     temp_dir_make();
@@ -87,7 +87,7 @@ static int setup(void **state)
     return 0;
 }
 
-static int teardown(void **state)
+__attribute__((unused)) static int teardown(void **state)
 {
     (void)state;
     for (int i = 0; i < N_MODELS; i++)
@@ -167,8 +167,8 @@ static void request_make(struct request *r, int index, const struct expect *x)
             (int)min_i64((int64_t)((random >> 40) % (uint64_t)(bed_random.known + 1)), output - 1);
     }
     int n = n_prompt + output, known = x->kind == REQUEST_SCORE ? n : n_prompt + more;
-    int32_t ids[2048];
-    assert_in_range(n, 1, 2048);
+    static int32_t ids[8192];
+    assert_in_range(n, 1, sizeof ids / sizeof *ids);
     for (int i = 0; i < n; i++)
         ids[i] = i < bed_random.shared
                      ? i
@@ -237,7 +237,7 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
     b->format = evict == &RINGS ? KV_MIXED : compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
     b->ops = (struct ops){.isa = isa_best(), .compute = compute};
     b->device = device_cpu();
-    int n = bed_random.seed ? bed_random.n : N_REQUESTS;
+    int n = bed_random.n > 0 ? bed_random.n : N_REQUESTS;
     for (int i = 0; i < n; i++)
         request_make(&b->requests[i], i, x);
     struct job_callbacks callbacks = none;

@@ -196,3 +196,20 @@ fault("codes: an output behind the last", CODES_CU, "&& o + at % N < p->n)", "&&
 fault("codes: a row's output behind the last", CODES_CU, "if (row + at / N < p->m &&", "if (row + at / N <= p->m &&", MATMUL)
 fault("codes: sums begin beside the bits of the float", CODES_CU, "#define CODES_BITS  0x4b400000", "#define CODES_BITS  0x4b400001", MATMUL)
 fault("codes: sm_75 multiplies halves of k in turns", "kernels/cuda/simt.cuh", "a + i, b + i / 2);", "a + i, b + i % 2);", MATMUL)
+
+# ---- commands of a decode step
+
+STEP = "simt_step_test"
+fault("a decode step takes a launch a row", "kernels/cuda/forced.h", "#define FORCED_SCRATCH_MOST (24 << 20)",
+      "#define FORCED_SCRATCH_MOST (1 << 18)", STEP)
+fault("tokens without scores are placed by a launch of their own", "kernels/cuda/attend.cu", "    if (f->scores) {", "    if (1) {", STEP)
+fault("bits of pages are cleared by a command of their own", "engine/line/layer_decode.c",
+      "    memset(dirty, 0, (size_t)dirty_bytes);\n", "    ops_fill(&w->ops, dirty, 0, dirty_bytes);\n", STEP, "simt_line_test")
+fault("the model of cards forgets a table", "bench/gpu/step.c", "    tables(&mk, mk.times);\n", "", STEP)
+fault("x is rounded for each slice of the head", "engine/line/layer_head.c", ".same_x = row > 0};", ".same_x = 0};", STEP)
+fault("the first slice of the head reads what was rounded before", "engine/line/layer_head.c", ".same_x = row > 0};", ".same_x = 1};",
+      STEP, "simt_line_test")
+fault("a call that shares x rounds it again", "kernels/cuda/matmul.cu", "a->same_x && n_parts > 0 ?", "a->same_x && n_parts < 0 ?",
+      "simt_matmul_test", STEP)
+fault("calls that share x differ in what it became", "kernels/cuda/matmul.cu", "        return INPUTS_CODES;\n", "        return INPUTS_BF16;\n",
+      "simt_matmul_test")

@@ -27,6 +27,14 @@ static void device_run(enum compute compute, struct matmul_args a, float *const 
         n_max = p->w.n > n_max ? p->w.n : n_max;
     }
     a.scratch = simt_alloc(cuda_matmul_scratch_bytes(&ops, a.m, n_max, a.parts[0].w.k));
+    if (a.same_x) { // a call before has read x, which is gone now
+        struct matmul_args before = a;
+        before.same_x = 0;
+        cuda_matmul(NULL, &ops, &before);
+        simt_forget((void *)(uintptr_t)a.x, 4);
+        for (int i = 0; i < a.n_parts; i++)
+            simt_forget(a.parts[i].y, a.m * a.parts[i].y_stride * 4);
+    }
     cuda_matmul(NULL, &ops, &a);
     for (int i = 0; i < a.n_parts; i++)
         simt_get(y[i], a.parts[i].y, a.m * a.parts[i].y_stride * 4);
@@ -410,6 +418,30 @@ static void parts_share_x_alone(void **state)
     free(x);
 }
 
+/* A call that reads the x of the call before finds it in scratch. */
+static void calls_share_x(void **state)
+{
+    (void)state;
+    enum { M = 19, N = 70, K = 130 };
+    float *x = noise_array(2, M * K, 1), *zeros = take(M * N * 4);
+    for (int i = 0; i < 3; i++) {
+        struct weight w = weight_make(i == 2 ? DTYPE_Q8 : DTYPE_BF16, N, K, 7);
+        struct weight rows = in_rows(&w, rows_dtype(80));
+        struct matmul_args a = {.x = x, .m = M, .x_stride = K, .n_parts = 1};
+        a.parts[0] = (struct matmul_part){.w = i == 0 ? rows : w, .y_stride = N};
+        float *want = device_y(COMPUTE_INT8, a, zeros, 0, "alone");
+        a.same_x = 1;
+        float *got = device_y(COMPUTE_INT8, a, zeros, 0, "the same x");
+        assert_same_bits(got, want, M * N * 4, "the same x");
+        free((void *)rows.panels);
+        free((void *)w.panels);
+        free(want);
+        free(got);
+    }
+    free(x);
+    free(zeros);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -425,6 +457,7 @@ int main(void)
         cmocka_unit_test(int8_on_tensor_cores),
         cmocka_unit_test(int8_odd_rows),
         cmocka_unit_test(parts_share_x_alone),
+        cmocka_unit_test(calls_share_x),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,11 +167,15 @@ static struct gpu_cost matmul_cost(const struct gpu_card *c, const struct ops *o
     struct gpu_cost cost = {0};
     if (a->m <= 0)
         return cost;
-    if (ops->compute != COMPUTE_F32)
+    if (ops->compute != COMPUTE_F32 && !a->same_x)
         add_pass(c, &cost, (double)a->m * a->parts[0].w.k * 6); // x to bf16, or to codes
     for (int i = 0; i < a->n_parts; i++) {
         const struct weight *w = &a->parts[i].w;
         add_product(c, &cost, ops, w, a->m, w->n, stored_bytes(w), 1);
+    }
+    if (a->parts[0].w.layout == WEIGHT_ROWS && ops->compute != COMPUTE_F32) { // share a launch
+        cost.n_launches -= a->n_parts - 1;
+        cost.s -= (a->n_parts - 1) * c->launch_s;
     }
     return cost;
 }

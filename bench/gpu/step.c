@@ -5,9 +5,9 @@
 #include "policy/evict.h"
 #include "policy/layout.h"
 
-#define RATES_TOKENS   1024 // of the tile, of a row's slots and of the prompt of step_rates()
-#define RATES_ROWS     64
-#define TABLES_A_LAYER 2  // copies of tables that a layer queues (engine/line/tables.c)
+#define RATES_TOKENS 1024 // of the tile, of a row's slots and of the prompt of step_rates()
+#define RATES_ROWS   64
+#define HEAD_COPIES  4 // of a batch: what compact reads, requests, results there and back
 
 struct making {
     const struct card_job *job;
@@ -43,6 +43,19 @@ static void matmul(const struct making *mk, enum spent spent, int64_t k, int n_p
     for (int i = 0; i < n_parts; i++)
         a.parts[i].w = weight_of(mk, n[i], k);
     add(mk, spent, OP_matmul, &a);
+}
+
+/* n_slices of the head, HEAD_TILE outputs each: the same x. */
+static void multiply_slices(struct making *mk, int64_t k, int64_t n_slices)
+{
+    struct matmul_args a = {.m = mk->m, .n_parts = 1};
+    const double times = mk->times;
+    a.parts[0].w = weight_of(mk, HEAD_TILE, k);
+    add(mk, SPENT_HEAD, OP_matmul, &a);
+    a.same_x = 1;
+    mk->times = times * (double)(n_slices - 1);
+    add(mk, SPENT_HEAD, OP_matmul, &a);
+    mk->times = times;
 }
 
 static void norm(const struct making *mk, enum spent spent)
@@ -153,10 +166,10 @@ static void head(struct making *mk, int positions)
     for (int at = 0; at < positions; at += PLAN_DEVICE_POSITIONS) {
         mk->m = (int)min_i64(PLAN_DEVICE_POSITIONS, positions - at);
         norm(mk, SPENT_HEAD);
-        const int64_t n = HEAD_TILE;
+        const int64_t n_slices = ceil_div(s->vocab, HEAD_TILE);
         const struct head_reduce_args reduce = {.m = mk->m, .n = HEAD_TILE};
-        mk->times = times * (double)ceil_div(s->vocab, HEAD_TILE);
-        matmul(mk, SPENT_HEAD, s->dim, 1, &n);
+        multiply_slices(mk, s->dim, n_slices);
+        mk->times = times * (double)n_slices;
         add(mk, SPENT_HEAD, OP_head_reduce, &reduce);
         mk->times = times;
     }
@@ -172,6 +185,28 @@ static int tile_of(const struct card_job *job, const struct shape *s, const stru
         costs.scratch_bytes[i] = ((int64_t)PLAN_TILE_TOKENS << i) * wide * 2;
     return layout_tile_tokens(s, &costs,
                               job->device_memory > 0 ? job->device_memory : card->memory_bytes);
+}
+
+/* Tables of `times` steps of the line, which a kernel copies (engine/line/tables.c). */
+static void tables(const struct making *mk, double times)
+{
+    const double piece_s = mk->to->link_s > 0 ? GPU_PIECE_BYTES / mk->card->h2d / 2 : 0;
+    mk->to->s[SPENT_COPIES] +=
+        times * (mk->card->launch_s + gpu_copy_s(mk->card, GPU_H2D, 4096) + piece_s);
+    mk->to->commands += (int)times;
+}
+
+/* Before the layers: rows of tokens, and of learned positions, each by a table of offsets. Behind
+ * them: rows that the head needs move together. */
+static void embed_and_compact(const struct making *mk)
+{
+    const int learned = mk->shape->position == POSITION_LEARNED;
+    const struct gather_args gather = {.n = mk->m, .k = mk->shape->dim};
+    const struct compact_args compact = {.n = mk->m, .dim = mk->shape->dim};
+    for (int i = 0; i <= learned; i++)
+        add(mk, SPENT_ROWS, OP_gather, &gather);
+    add(mk, SPENT_ROWS, OP_compact, &compact);
+    tables(mk, mk->times * (1 + learned + HEAD_COPIES));
 }
 
 /* Numbers of the matrices of a layer. */
@@ -227,13 +262,11 @@ void step_price(struct modelled *to, const struct card_job *job, const struct sh
     mk.times = (double)shape->n_layers * job->batches;
     layer(&mk);
     attend_rows(&mk);
-    const double piece_s = to->link_s > 0 ? GPU_PIECE_BYTES / card->h2d / 2 : 0; // half of one
-    to->s[SPENT_COPIES] =
-        mk.times * TABLES_A_LAYER * (card->launch_s + gpu_copy_s(card, GPU_H2D, 4096) + piece_s);
-    to->commands += (int)(mk.times * TABLES_A_LAYER);
+    tables(&mk, mk.times);
     mk.times = shape->n_layers;
     decode_weights(&mk);
     mk.times = job->batches;
+    embed_and_compact(&mk);
     head(&mk, batch);
     /* The pass of prompts: tiles of tokens, then one position of each row. */
     mk.to = &prompts;

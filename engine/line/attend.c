@@ -16,9 +16,9 @@ static void attend(struct attender *a, int64_t n)
         return;
     }
     int64_t start_ns = clock_ns();
-    a->work.rows.dirty = a->dirty[n % ATTEND_JOBS];
     tables_turn(&a->tables, n);
     layer_attend(&a->work, job->layer, job->batch, &job->kv, &a->exchange[n % ATTEND_JOBS]);
+    a->dirty[n % ATTEND_JOBS] = a->work.rows.dirty;
     trace_add(a->trace, LANE_CPU,
               (struct trace_event){.name = "attend",
                                    .start_ns = start_ns,
@@ -66,7 +66,6 @@ static void place(struct attender *a, const struct layer_work *like)
                                            .in = memory_at(m, LAYOUT_ATTEND_IN, i),
                                            .out = memory_at(m, LAYOUT_ATTEND_OUT, i),
                                            .sinks = memory_at(m, LAYOUT_ATTEND_SINKS, i)};
-        a->dirty[i] = memory_at(m, LAYOUT_DIRTY, i);
     }
 }
 

@@ -29,8 +29,8 @@ struct attender {
     struct layer_work work; // of the CPU
     struct tables tables;
     struct exchange exchange[ATTEND_JOBS];
-    uint64_t *dirty[ATTEND_JOBS];     // rows.dirty of a job
-    struct event *ready[ATTEND_JOBS]; // owned: what part 0 left is in RAM
+    const uint64_t *dirty[ATTEND_JOBS]; // rows.dirty of a job, in its tables
+    struct event *ready[ATTEND_JOBS];   // owned: what part 0 left is in RAM
     struct cross cross;
     struct stream *cpu; // owned
     struct trace *trace;              // borrowed

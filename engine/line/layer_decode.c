@@ -641,7 +641,10 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
                        (int64_t)layer * w->shape->n_kv_heads * w->shape->head_dim;
     if (rows->rings)
         rows->rings += layer * w->ring_bytes;
-    ops_fill(&w->ops, rows->dirty, 0, (int64_t)b->n_rows * rows->dirty_stride * 8);
+    const int64_t dirty_bytes = (int64_t)b->n_rows * rows->dirty_stride * 8;
+    void *dirty = tables_take(w->tables, dirty_bytes);
+    memset(dirty, 0, (size_t)dirty_bytes);
+    rows->dirty = tables_seen(w->tables, dirty);
     int32_t *ids = tables_take(w->tables, b->n_rows * (int64_t)sizeof *ids * rows->page_ids_stride);
     rows->page_ids = tables_seen(w->tables, ids);
     for (int r = 0; r < b->n_rows; r++)

@@ -61,7 +61,8 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
                                    .x_stride = all.k,
                                    .parts = {{.w = part, .y = w->logits, .y_stride = HEAD_TILE}},
                                    .n_parts = 1,
-                                   .scratch = w->scratch};
+                                   .scratch = w->scratch,
+                                   .same_x = row > 0};
         ops_run_matmul(&w->ops, &args);
         if (w->shape->logit_scale != 1 || w->shape->logit_softcap > 0) {
             struct mix_args scale = {.x = w->logits,

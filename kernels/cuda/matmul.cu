@@ -139,22 +139,29 @@ static int parts_alike(const struct product parts[], int n_parts)
     return n;
 }
 
+/* What a product reads: x gets the format that W has, or is decoded to. */
+static enum inputs inputs_of(const struct product *p, enum compute compute)
+{
+    if (compute == COMPUTE_INT8 && (p->dtype == DTYPE_Q8 || p->dtype == DTYPE_Q4))
+        return INPUTS_CODES;
+    if (p->panel_bytes == 0)
+        return p->dtype == DTYPE_F16 ? INPUTS_F16 : INPUTS_BF16;
+    return launch_arch() < 80 ? INPUTS_F16 : INPUTS_BF16;
+}
+
 static void multiply_parts(cudaStream_t stream, const struct product p[], int n_parts,
                            enum compute compute, void *scratch, enum inputs *there)
 {
     const int in_rows = p->panel_bytes == 0;
-    const int f16 = in_rows ? p->dtype == DTYPE_F16 : launch_arch() < 80;
-    enum inputs inputs = f16 ? INPUTS_F16 : INPUTS_BF16;
-    struct product rounded = *p; // x gets the format that W has, or is decoded to
-    rounded.dtype = f16 ? DTYPE_F16 : DTYPE_BF16;
+    const enum inputs inputs = inputs_of(p, compute);
+    struct product rounded = *p;
+    rounded.dtype = inputs == INPUTS_F16 ? DTYPE_F16 : DTYPE_BF16;
     if (compute == COMPUTE_F32) {
         CHECK(!in_rows);
         matmul_f32(stream, p);
         return;
     }
-    if (compute == COMPUTE_INT8 && (p->dtype == DTYPE_Q8 || p->dtype == DTYPE_Q4))
-        inputs = INPUTS_CODES;
-    CHECK(!in_rows || (inputs != INPUTS_CODES && (f16 || p->dtype == DTYPE_BF16)));
+    CHECK(!in_rows || (inputs != INPUTS_CODES && p->dtype == rounded.dtype));
     if (inputs != *there && inputs == INPUTS_CODES)
         matmul_quantise(stream, p, scratch);
     else if (inputs != *there)
@@ -169,12 +176,12 @@ static void multiply_parts(cudaStream_t stream, const struct product p[], int n_
 }
 
 static void multiply_all(cudaStream_t stream, const struct product parts[], int n_parts,
-                         enum compute compute, void *scratch)
+                         enum compute compute, const struct matmul_args *a)
 {
-    enum inputs there = INPUTS_NONE;
+    enum inputs there = a->same_x && n_parts > 0 ? inputs_of(parts, compute) : INPUTS_NONE;
     for (int i = 0, n; i < n_parts; i += n) {
         n = parts_alike(parts + i, n_parts - i);
-        multiply_parts(stream, parts + i, n, compute, scratch, &there);
+        multiply_parts(stream, parts + i, n, compute, a->scratch, &there);
     }
 }
 
@@ -191,7 +198,7 @@ void cuda_matmul(cudaStream_t stream, const struct ops *ops, const struct matmul
         CHECK(parts[n].k == args->parts[0].w.k);
         n += parts[n].m > 0 && parts[n].n > 0;
     }
-    multiply_all(stream, parts, n, ops->compute, args->scratch);
+    multiply_all(stream, parts, n, ops->compute, args);
 }
 
 void cuda_expert_matmul(cudaStream_t stream, const struct ops *ops,
@@ -211,7 +218,7 @@ void cuda_expert_matmul(cudaStream_t stream, const struct ops *ops,
         p->n_pairs = p->m * r->n_used;
     }
     if (args->matmul.m > 0)
-        multiply_all(stream, parts, args->matmul.n_parts, ops->compute, args->matmul.scratch);
+        multiply_all(stream, parts, args->matmul.n_parts, ops->compute, &args->matmul);
 }
 
 /* Rows of x of all pairs; of a matmul that is asked of the maker's library, its own. */

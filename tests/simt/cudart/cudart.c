@@ -12,9 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define COPY_FEW (64 << 10)
 #define SLOTS    256 // of allocations, of pinned ranges, of streams
+#define KERNELS  128 // of different names
 
 enum kind { COPY, FILL, LAUNCH, CALL, RECORD, WAIT };
 
@@ -59,6 +61,11 @@ static int64_t n_calls, fail_call, n_commands, fail_command, bytes, peak_bytes, 
 static int64_t n_host_calls;
 static int64_t n_few; // of streams that are gone and had launches
 static int n_events;
+static struct cudart_counts queued;
+static struct {
+    char name[64];
+    int64_t times;
+} kernels[KERNELS];
 static cudaError_t fail_with, lost; // lost: cudaSuccess, or what every call says
 static int fail_lost;
 static uint64_t rng;
@@ -149,6 +156,30 @@ int64_t cudart_host_calls(void)
     return n_host_calls;
 }
 
+struct cudart_counts cudart_queued(void)
+{
+    return queued;
+}
+
+int64_t cudart_launched(const char *kernel)
+{
+    int64_t n = 0;
+    for (int i = 0; i < KERNELS && kernels[i].name[0]; i++)
+        n += strncmp(kernels[i].name, kernel, strlen(kernel)) == 0 ? kernels[i].times : 0;
+    return n;
+}
+
+static void count_launch(const char *name)
+{
+    int i = 0;
+    name += name[0] == '('; // a template with a comma
+    while (kernels[i].name[0] && strncmp(kernels[i].name, name, sizeof kernels[i].name - 1) != 0)
+        CHECK(++i < KERNELS);
+    snprintf(kernels[i].name, sizeof kernels[i].name, "%s", name);
+    kernels[i].times++;
+    queued.launches++;
+}
+
 int64_t cudart_small_copies(void)
 {
     int64_t n = n_few;
@@ -183,6 +214,8 @@ void cudart_open(const struct cudart_machine *m)
     }
     memset(blocks, 0, sizeof blocks);
     memset(pins, 0, sizeof pins);
+    memset(kernels, 0, sizeof kernels);
+    queued = (struct cudart_counts){0};
     n_calls = fail_call = n_commands = fail_command = bytes = peak_bytes = pinned_bytes = 0;
     n_events = 0;
     n_few = n_host_calls = 0;
@@ -224,12 +257,18 @@ static int is_device(const void *p)
     return range_of(blocks, p, 1) != NULL;
 }
 
+static int is_copy_kernel(const char *kernel)
+{
+    return strncmp(kernel, "copy_units", 10) == 0;
+}
+
 /* Kernels see pinned RAM where the host has it, and only copies write there. They run with the lock
  * held. */
 static int may_touch(const char *kernel, const void *p, int64_t n_bytes, int write)
 {
-    return (!write || strncmp(kernel, "copy_units", 10) == 0) &&
-           range_of(pins, p, (size_t)n_bytes) != NULL;
+    if (machine.idle && range_of(blocks, p, (size_t)n_bytes))
+        return !write;
+    return (!write || is_copy_kernel(kernel)) && range_of(pins, p, (size_t)n_bytes) != NULL;
 }
 
 cudaError_t cudaMalloc(void **p, size_t n_bytes)
@@ -239,7 +278,11 @@ cudaError_t cudaMalloc(void **p, size_t n_bytes)
         e = cudaErrorMemoryAllocation;
     if (e == cudaSuccess) {
         struct range *r = range_free(blocks);
-        *r = (struct range){simt_alloc((int64_t)n_bytes), (int64_t)n_bytes, current};
+        uint8_t *base = machine.idle ? mmap(NULL, n_bytes, PROT_READ | PROT_WRITE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                                     : simt_alloc((int64_t)n_bytes);
+        CHECK(base != MAP_FAILED);
+        *r = (struct range){base, (int64_t)n_bytes, current};
         bytes += r->n_bytes;
         peak_bytes = max_i64(peak_bytes, bytes);
         *p = r->base;
@@ -257,7 +300,10 @@ cudaError_t cudaFree(void *p)
     struct range *r = e == cudaSuccess ? range_of(blocks, p, 1) : NULL;
     if (r && r->base == p) {
         run_all();
-        simt_forget(r->base, r->n_bytes);
+        if (machine.idle)
+            munmap(r->base, (size_t)r->n_bytes);
+        else
+            simt_forget(r->base, r->n_bytes);
         bytes -= r->n_bytes;
         *r = (struct range){0};
         if (bytes == 0)
@@ -336,6 +382,13 @@ static void fill(uint8_t *to, int byte, size_t n_bytes)
     }
 }
 
+/* A small copy, which a kernel does: its first parameter says where to. */
+static int is_copy_to_ram(const struct command *c)
+{
+    return c->kind == LAUNCH && is_copy_kernel(c->work.kernel.name) &&
+           range_of(pins, *(void *const *)c->work.params, 1);
+}
+
 /* Runs the first command of a stream. 0: there is none, or it waits. On a lost device nothing runs.
  */
 static int run_one(struct CUstream_st *s)
@@ -351,6 +404,8 @@ static int run_one(struct CUstream_st *s)
     else if (c->kind == COPY &&
              (is_wrong_side(c->to, c->n_bytes) || is_wrong_side(c->from, c->n_bytes)))
         lost = cudaErrorIllegalAddress;
+    else if (machine.idle && !(c->kind == RECORD || is_copy_to_ram(c)))
+        ; // nothing
     else if (c->kind == COPY)
         copy(c->to, c->from, c->n_bytes);
     else if (c->kind == FILL && is_wrong_side(c->to, c->n_bytes))
@@ -453,6 +508,8 @@ static cudaError_t queue_with(struct CUstream_st *s, const struct command *comma
         return end(e);
     }
     s->n_launches += command->kind == LAUNCH;
+    if (command->kind == LAUNCH)
+        count_launch(command->work.kernel.name);
     *s->last = c;
     s->last = &c->next;
     run_some();
@@ -500,7 +557,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cud
     if (e == cudaSuccess)
         e = queue(s, &(struct command){.kind = COPY, .to = to, .from = from, .n_bytes = n_bytes});
     if (e == cudaSuccess)
-        s->n_few += n_bytes < COPY_FEW;
+        s->n_few += n_bytes < COPY_FEW, queued.copies++;
     return end(e);
 }
 
@@ -509,6 +566,7 @@ cudaError_t cudaMemsetAsync(void *to, int byte, size_t n_bytes, cudaStream_t s)
     cudaError_t e = begin();
     if (e == cudaSuccess)
         e = queue(s, &(struct command){.kind = FILL, .to = to, .byte = byte, .n_bytes = n_bytes});
+    queued.fills += e == cudaSuccess;
     return end(e);
 }
 

@@ -19,6 +19,8 @@ struct cudart_machine {
     int hides_ram;                   // kernels do not see pinned RAM where the host has it
     cudaError_t no_device;           // what the count says; cudaSuccess: n_devices
     int driver;                      // its version; 0: no driver is installed
+    int idle; // 1: commands are counted and do nothing, but small copies to RAM, which bring
+              // zeros; device memory takes no RAM
     uint64_t seed; // of who runs when: 0 only what somebody waits for, 1 everything at once, else
                    // drawn
 };
@@ -32,6 +34,14 @@ void cudart_fail_call(int64_t n, cudaError_t e, int lost);
 void cudart_fail_command(int64_t n);
 int64_t cudart_calls(void);
 int64_t cudart_commands(void);
+
+/* What was queued so far, by kind, in all streams. */
+struct cudart_counts {
+    int64_t launches, copies, fills;
+};
+struct cudart_counts cudart_queued(void);
+/* How often a kernel was launched whose name begins so. */
+int64_t cudart_launched(const char *kernel);
 
 /* Copies by the engine of less than 64 KiB in streams that kernels are launched in: those streams
  * wait for them, and they wait for the large copies of other streams. */
