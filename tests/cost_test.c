@@ -253,6 +253,54 @@ static struct plan_time time_on(const struct machine *machine, const struct plan
     return t;
 }
 
+/* Where rows attend on the CPU, q, k, v and attention cross the link beside the ops: a link that is
+ * slow bounds the passes by its bytes; one that takes 15 % of the ops' time hides behind them. */
+static void test_what_crosses_the_link(void **state)
+{
+    (void)state;
+    struct machine machine = MACHINE;
+    struct plan_costs saved = costs;
+    struct plan p = {.batch = 25,
+                     .batches = 4,
+                     .device = 1,
+                     .attn_cpu = 1,
+                     .window = 3,
+                     .resident = 20,
+                     .kv_near = PLAN_ALL,
+                     .hidden_near = PLAN_ALL,
+                     .prefill_tokens = 4096,
+                     .ahead_weights = 2};
+    p = derived(p);
+    machine.h2d.value = machine.d2h.value = 1e15;
+    const double free_s = time_on(&machine, &p).job_s;
+    const double numbers = 30000.0 * 16 * (768 + 2 * 256); // tokens, layers
+    machine.d2h.value = numbers * 4 / (100 * free_s);
+    const double slow_s = time_on(&machine, &p).job_s;
+    costs.cross.in = 2;
+    const double half_s = time_on(&machine, &p).job_s;
+    machine.device_flops.value = 2e11;
+    machine.d2h.value = 1e15;
+    const double ops_s = time_on(&machine, &p).job_s;
+    machine.d2h.value = numbers * 2 / (0.15 * ops_s);
+    const double beside_s = time_on(&machine, &p).job_s;
+    /* Weights that stream share the link with what comes back. */
+    const double back = 30000.0 * 16 * 768;
+    machine = MACHINE;
+    machine.h2d.value = 1e8;
+    p.resident = 0;
+    p.weights_ram = 20;
+    p = derived(p);
+    costs.cross = (struct cross_bytes){2, 0};
+    const double weights_s = time_on(&machine, &p).job_s;
+    costs.cross.out = 4;
+    const double more_s = time_on(&machine, &p).job_s - weights_s;
+    costs = saved;
+    assert_true(about(more_s, back * 4 / 1e8, 0.1));
+    assert_true(about(slow_s, 100 * free_s, 0.05));
+    assert_true(about(half_s, slow_s / 2, 0.03));
+    assert_true(beside_s > ops_s && beside_s < 1.05 * ops_s);
+}
+
 /* One layer at a time is two pieces in flight, and its waiter is told later, as is that of the rows
  * of the embedding; with six ahead the disk gives all that it has. */
 static void test_few_in_flight_wait_longer(void **state)
@@ -543,6 +591,7 @@ int main(void)
         cmocka_unit_test_setup(test_device_lanes, setup),
         cmocka_unit_test_setup(test_attention_beside_a_device, setup),
         cmocka_unit_test_setup(test_attention_on_a_device_has_rates_of_its_own, setup),
+        cmocka_unit_test_setup(test_what_crosses_the_link, setup),
         cmocka_unit_test_setup(test_lanes_overlap_as_far_as_look_ahead_lets_them, setup),
         cmocka_unit_test_setup(test_few_in_flight_wait_longer, setup),
         cmocka_unit_test_setup(test_the_disk_is_slower_beside_ops, setup),

@@ -123,10 +123,48 @@ static void test_tiles(void **state)
     model_close(&m);
 }
 
+static struct weight_form reads_f16(struct device *d, enum compute compute, enum dtype stored)
+{
+    (void)d, (void)stored;
+    return (struct weight_form){DTYPE_F16, WEIGHT_ROWS, compute != COMPUTE_F32};
+}
+
+/* What crosses to the CPU that attends is rounded where it is rounded anyway. */
+static void test_what_crosses_is_as_wide_as_it_must_be(void **state)
+{
+    (void)state;
+    const struct device_api api = {.reads = reads_f16};
+    struct device old = {&api}, *cpu = device_cpu();
+    const struct evict by_position = {0}, by_rank = {.positions = EVICT_POSITIONS_SLOT};
+    const struct {
+        struct device *device;
+        enum compute compute;
+        enum kv_format format;
+        const struct evict *evict;
+        struct cross_bytes want;
+    } cases[] = {{cpu, COMPUTE_BF16, KV_BF16, &by_position, {2, 2}},
+                 {cpu, COMPUTE_BF16, KV_BF16, &by_rank, {4, 2}},
+                 {cpu, COMPUTE_BF16, KV_Q8, &by_position, {4, 2}},
+                 {cpu, COMPUTE_BF16, KV_MIXED, &by_position, {4, 2}},
+                 {cpu, COMPUTE_BF16, KV_F32, &by_position, {4, 2}},
+                 {&old, COMPUTE_BF16, KV_BF16, &by_position, {2, 4}},
+                 {cpu, COMPUTE_INT8, KV_BF16, &by_position, {2, 4}},
+                 {cpu, COMPUTE_F32, KV_BF16, &by_position, {4, 4}}};
+    for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++) {
+        const struct cross_bytes got =
+            engine_cross_bytes(cases[i].device, cases[i].compute, cases[i].format, cases[i].evict);
+        assert_int_equal(got.in, cases[i].want.in);
+        assert_int_equal(got.out, cases[i].want.out);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flops),
-                                       cmocka_unit_test(test_probe_lists),
-                                       cmocka_unit_test(test_tiles)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_probe_lists),
+        cmocka_unit_test(test_tiles),
+        cmocka_unit_test(test_what_crosses_is_as_wide_as_it_must_be),
+    };
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

@@ -158,6 +158,25 @@ static void test_any_tile_answers_alike(void **state)
     }
 }
 
+/* Codes of q8 are made of numbers that no one has rounded, on the way to the CPU as well. */
+static void test_codes_beside_a_device(void **state)
+{
+    (void)state;
+    needs_simulator(); // another device's matmuls have their own bytes
+    for (int i = 0; i < 2; i++) {
+        const struct kind k = {&models[LLAMA], &RINGS, COMPUTE_BF16, &JOBS[i]};
+        struct outcome got;
+        struct device *d = test_device_open((uint64_t)i, DELAY_US);
+        const struct outcome want = answer(k, device_cpu());
+        struct plan plan = random_plan(k.model, (uint64_t)i);
+        plan.attn_cpu = 1;
+        assert_int_equal(run(k, plan, d, &got), OK);
+        test_device_close(d);
+        assert_int_equal(got.n_tokens, want.n_tokens);
+        assert_int_equal(got.hash, want.hash);
+    }
+}
+
 /* Whatever command loses the device, the run ends and says so; what was answered is right. */
 static void test_a_lost_device_ends_the_run(void **state)
 {
@@ -186,6 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_placement_answers_alike),
         cmocka_unit_test(test_any_tile_answers_alike),
+        cmocka_unit_test(test_codes_beside_a_device),
         cmocka_unit_test(test_a_lost_device_ends_the_run),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

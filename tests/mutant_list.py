@@ -462,7 +462,10 @@ CROSS_C = "engine/line/cross.c"
 fault("the link takes numbers that ops have not left yet", CROSS_C,
       "    b->empties->device->api->stream_wait(b->empties, b->full[i]);\n", "", LINE)
 fault("ops fill a buffer that is on the link", CROSS_C,
-      "    b->fills->device->api->stream_wait(b->fills, b->empty[i]);\n", "", LINE)
+      "    b->fills->device->api->stream_wait(b->fills, b->empty[i]);\n", "", "simt_cross_test")
+fault("what a matmul reads as f16 crosses as bf16", "engine/line/costs.c",
+      "compute == COMPUTE_BF16 && !device->api->reads(device, compute, DTYPE_BF16).as_f16",
+      "compute == COMPUTE_BF16 && device", "costs_test")
 fault("k stands where q ends in f32", CROSS_C,
       "buffer + n * bytes, k, n_kv);", "buffer + n * 4, k, n_kv);", LINE)
 fault("attention comes back as the other width", CROSS_C,
@@ -470,7 +473,7 @@ fault("attention comes back as the other width", CROSS_C,
 fault("q that is still to be rotated is rounded", "engine/line/costs.c",
       " && evict->positions != EVICT_POSITIONS_SLOT)\n        bytes.in", ")\n        bytes.in", LINE)
 fault("what becomes codes is rounded before", "engine/line/costs.c",
-      "compute != COMPUTE_F32 && kv_format == KV_BF16 && evict", "compute != COMPUTE_F32 && evict", LINE)
+      "kv_format == KV_BF16 && evict", "kv_format != KV_F32 && evict", LINE)
 fault("f32 crosses as bf16", "engine/line/costs.c",
       "if (compute == COMPUTE_BF16 && !device", "if (!device", LINE)
 fault("dirty bits of the other job", "engine/line/attend.c",

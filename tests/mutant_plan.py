@@ -230,6 +230,12 @@ fault("nothing is fetched for a pass that does not come", "policy/moves.c",
       "place_in_pass(p, layer, 0) >= end + p->ahead_weights", "place_in_pass(p, layer, 0) >= 0", "simulate_test")
 fault("hidden states of two parts are read once", "policy/moves.c",
       "p->decoder * (1 + p->attn_cpu) * tokens", "p->decoder * tokens", "simulate_test")
+fault("ops wait for the link to the CPU", "policy/pass.c",
+      "c->before = max_d(c->before, c->to_cpu - c->last);", "c->before += c->to_cpu;", "cost_test")
+fault("what crosses to the CPU is priced as f32", "policy/pass.c",
+      "(heads + 2 * kv) * set->costs->cross.in,", "(heads + 2 * kv) * 4,", "cost_test")
+fault("what comes back from the CPU takes nothing of the link", "policy/pass.c",
+      "l->s[PLAN_H2D] + l->to_device_s", "l->s[PLAN_H2D]", "cost_test")
 fault("look-ahead hides everything", "policy/pass.c",
       "        fetch_weights(&w, now, m + plan->ahead_weights);", "        fetch_weights(&w, 0, m + 20);", "cost_test")
 fault("a step waits for nothing", "policy/pass.c",
