@@ -263,9 +263,9 @@ fault("much the same is an alternative", "engine/app/explain.c",
 fault("an alternative with the flags of the plan", "engine/app/explain.c",
       "plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);", "plan_freeze(r, a->freeze, sizeof a->freeze);", ALTERNATIVES)
 fault("few rows have the scratch of many", "policy/layout.c",
-      "all < c->attend_rows_bytes ? all : c->attend_rows_bytes;", "c->attend_rows_bytes;", "cost_test")
+      "all < c->attend_rows_bytes ? all :", "all < 0 ? all :", "cost_test")
 fault("rows attend in the scratch of one", "policy/layout.c",
-      "return max64(c->scratch_bytes, p->attn_cpu ? 0 : rows);", "return c->scratch_bytes;", "cost_test", "simt_line_test")
+      "p->attn_cpu ? 0 : rows);", "p->attn_cpu ? 0 : 0 * rows);", "cost_test", "simt_line_test")
 fault("scratch for the threads of this machine", "engine/app/run_rates.c",
       "    return r->elsewhere ? take_threads(r) : OK;", "    return r->elsewhere && 0 ? take_threads(r) : OK;", ALTERNATIVES)
 fault("a disk that writes no faster", "engine/app/explain_help.c",
