@@ -283,7 +283,7 @@ fault("an alternative with the flags of the plan", "engine/app/explain.c",
 fault("few rows have the scratch of many", "policy/layout.c",
       "min64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);", "c->attend_rows_bytes;", "cost_test")
 fault("rows attend in the scratch of one", "policy/layout.c",
-      "max64(tile, p->attn_cpu ? 0 : rows)", "tile", "cost_test", "simt_line_test")
+      "max64(tile, p->attn_cpu ? 0 : rows)", "max64(tile, p->attn_cpu ? 0 : 0 * rows)", "cost_test", "simt_line_test")
 fault("scratch for the threads of this machine", "engine/app/run_rates.c",
       "    return r->elsewhere ? take_threads(r) : OK;", "    return r->elsewhere && 0 ? take_threads(r) : OK;", ALTERNATIVES)
 fault("a disk that writes no faster", "engine/app/explain_help.c",
@@ -450,5 +450,5 @@ fault("logits are laid out for RAM", "policy/layout.c", "array(b, LAYOUT_LOGITS,
 fault("positions beyond a tile of the head are left out", "engine/line/layer_head.c:layer_slice",
       "i += w->plan->tile_positions) {", "i += w->plan->tile_tokens) {", "line_device_test")
 fault("the head's weights are read once a tile of tokens", "policy/pass.c:cost_on_device",
-      "(double)l->positions, p->plan->tile_positions) +", "(double)l->positions, tile) +", "tiles_test")
+      "  p->plan->tile_positions);", "  tile);", "tiles_test")
 fault("a layer's weights are read once a pass", "policy/pass.c:device_s", "ceil(tokens / tile) * bytes", "bytes", "tiles_test")

@@ -370,15 +370,16 @@ static void ranks_are_exact(void **state)
     angles_free(&attend_rope);
 }
 
-/* Heads so wide that scratch holds 190 units: two rows of three in a launch, then the third; then
- * each row in a launch of its own, for a row alone has more units than that. */
+/* Heads so wide that scratch holds few units: two rows of three fill it, then the third; then each
+ * row in a launch of its own, for a row alone has more units than that. */
 static void spans_take_turns(void **state)
 {
     (void)state;
     static const struct model wide = {64, 1, 256, KV_F32, KV_BF16};
-    static const int beyond[] = {90, 200};
     for (int i = 0; i < 2; i++) {
-        slots_beyond = beyond[i] * SPLIT;
+        const int scores = !i, most = (int)forced_units(1 << 20, 1, 64, 256, scores);
+        slots_beyond = ((i ? most + 1 : most / 2) - 1) * SPLIT;
+        assert_int_equal(most % 2, 0); // else a third row would find room for its first unit
         rows_check(&wide, scenarios[i ? 0 : 3], COMPUTE_F32, (struct course){3, 0, 33, 33, 3});
     }
     slots_beyond = 0;
