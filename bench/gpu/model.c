@@ -271,6 +271,7 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
 /* Instructions a lane for each number of a pair of query and key, as counted. prompt_rows: q . k
  * twice (65 instructions of which 32 multiply), weight x v once (55, 16). prompt_scores: q . k once
  * more. On tensor cores q . k and weight x v are made once, and instructions are those per mma. */
+#define ATTEND_QUERIES      128 // of a block on tensor cores
 #define ROWS_INSTRUCTIONS   (2 * 65.0 / 32 + 55.0 / 16)
 #define SCORES_INSTRUCTIONS (65.0 / 32)
 
@@ -282,7 +283,7 @@ static void add_pairs(const struct gpu_card *c, struct gpu_cost *to, const char 
     double s = numbers * instructions / GPU_WARP / (c->n_sm * sm_issue(c) * GPU_SCALAR_SHARE);
     if (f.per_mma > 0) {
         const double flops = 2 * products * numbers, mma_flops = c->arch < 80 ? 2048 : 4096;
-        s = most(flops / (c->tensor_flops * c->tensor_share),
+        s = most(flops / (c->tensor_flops * c->tensor_share * GPU_ATTEND_SHARE),
                  flops / mma_flops * f.per_mma / (c->n_sm * sm_issue(c)));
     }
     add_kernel(c, to, s, 0, 4 * numbers);
@@ -291,11 +292,12 @@ static void add_pairs(const struct gpu_card *c, struct gpu_cost *to, const char 
 static struct gpu_cost prompt_cost(const struct gpu_card *c, const struct attend_prompt_args *a)
 {
     struct gpu_cost cost = {0};
-    double pairs = 0;
+    double pairs = 0, masked = 0; // what a block multiplies beyond what its queries see
     for (int i = 0; i < a->n_spans; i++) {
         const struct prompt_span *s = &a->spans[i];
         const double end = s->first + s->n, low = a->window > 0 ? most(0, end - a->window) : 0;
         pairs += s->n * most(1, (s->first + end) / 2 - low);
+        masked += s->n * ATTEND_QUERIES / 2.0;
     }
     const int dim = a->layout.head_dim;
     const int dims = dim <= 64 ? 64 : dim <= 96 ? 96 : dim <= 128 ? 128 : 256;
@@ -308,7 +310,8 @@ static struct gpu_cost prompt_cost(const struct gpu_card *c, const struct attend
     }
     char name[32];
     snprintf(name, sizeof name, "prompt_rows_mma<%d", dims);
-    add_pairs(c, &cost, name, numbers, ROWS_INSTRUCTIONS, 2);
+    add_pairs(c, &cost, name, numbers + masked * a->n_heads * dim, ROWS_INSTRUCTIONS, 2);
+    cost.flops = 4 * numbers;
     snprintf(name, sizeof name, "prompt_scores_mma<%d", dims);
     if (a->scores)
         add_pairs(c, &cost, name, numbers, SCORES_INSTRUCTIONS, 1);

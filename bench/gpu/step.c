@@ -302,6 +302,7 @@ void step_rates(struct machine *to, const struct shape *shape, const struct gpu_
     const struct card_job job = {.kv_share = 1, .stored = DTYPE_BF16, .prompt = RATES_TOKENS};
     struct modelled tile = {0}, rows = {0}, prompt = {0};
     struct making mk = {.job = &job, .shape = shape, .card = card, .times = 1,
+                        .tile = RATES_TOKENS,
                         .ops = {.isa = ISA_EXACT, .compute = COMPUTE_BF16}};
     const double slots = (double)RATES_ROWS * RATES_TOKENS;
     mk.to = &tile;
