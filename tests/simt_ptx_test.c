@@ -129,6 +129,8 @@ static const struct {
     {"cvt.rzi.s32.f32 %r0, %f1;", 'r', INF, 0, 0, 0x7fffffff},
     {"cvt.rzi.s32.f32 %r0, %f1;", 'r', 0xff800000, 0, 0, 0x80000000},
     {"ex2.approx.ftz.f32 %f0, %f1;", 'f', 0xc0400000, 0, 0, 0x3e000000},
+    {"div.s32 %r0, %r1, %r2;", 'r', 7, 0, 0, 0xffffffff}, // by zero: whatever it likes
+    {"rem.s32 %r0, %r1, %r2;", 'r', 7, 0, 0, 0xffffffff},
     {"ex2.approx.ftz.f32 %f0, %f1;", 'f', 0xc2fd0000, 0, 0, 0}, // -126.5
     {"ex2.approx.ftz.f32 %f0, %f1;", 'f', 0xff800000, 0, 0, 0},
     {"cvt.rn.bf16x2.f32 %r0, %f1, %f2;", 'r', 0x3f808000, 0xbf818001, 0, 0x3f80bf82},
@@ -378,7 +380,6 @@ static void faults_are_met_with_their_line(void **state)
         {"st.shared.u32 [pool], %r1;", "race", 0},
         {"mul.lo.s32 %r4, %r8, 16;\ncp.async.cg.shared.global [%r4], [%rd9], 16;", "never waited",
          1},
-        {"div.s32 %r0, %r1, %r2;", "division by zero", 0},
         {"trap;", "trap", 0},
         {"setp.lt.u32 %p4, %r8, 7;\n@%p4 bar.sync 0;", "never comes to", 1},
         {"setp.lt.u32 %p4, %r8, 7;\n@%p4 bar.warp.sync -1;", "mask ffffffff", 1},
