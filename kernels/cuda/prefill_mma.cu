@@ -243,6 +243,7 @@ DEVICE void page_maxima(const struct logits *to, const float x[MT][4][4],
     }
     if (rises)
         sums_follow<DIMS, MT>(to, before, s);
+    __syncwarp(); // mma takes all lanes together
 }
 
 /* Weights of x as the two steps of 16 slots that mma takes: step t has slots of numbers e = t. */
