@@ -122,13 +122,13 @@ def play(a, job):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-o", "--output", default=os.path.join(HERE, "results/clock.csv"))
-    p.add_argument("--sluice", default=os.path.join(TREE, "build/bench/clock_sluice"), help="[build/bench/clock_sluice]")
-    p.add_argument("--sass", default="", help="the table of counts that the model goes by (bench/results/cuda-sass.csv)")
+    p.add_argument("--sluice", help="a clock_sluice [the one built here]")
+    p.add_argument("--sass", default=os.path.join(HERE, "results/cuda-sass.csv"), help="counts that the model goes by [results/cuda-sass.csv]")
     p.add_argument("--only", default="", help="jobs whose name, model and card hold this word")
     p.add_argument("--timeout", type=float, default=600, help="seconds of one job [600]")
     p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV records dirty: yes")
     a = p.parse_args()
-    conditions.clean(a)
+    conditions.clean(a, "build/bench/clock_sluice")
     results = conditions.Results(a.output, {
         "table": "clock", "command": conditions.command_line(), "commit": a.commit, **({"dirty": "yes"} if a.is_dirty else {}),
         "binary_sha256": a.binary, "date": conditions.now(), "machine": "cards by the clock of bench/gpu/model.h: modelled, nothing is computed"},

@@ -57,8 +57,8 @@ def arguments(p):
     p.add_argument("--note", default="", help="a remark for the head of the CSV")
 
 
-def clean(a):
-    """Refuses what is not committed; builds; what stands in the head about it."""
+def clean(a, program="sluice"):
+    """Refuses what is not committed; builds the program that is measured; what stands in the head about it."""
     a.commit, changed = commit(), changes()
     a.is_dirty = bool(changed) or bool(a.sluice)
     if changed and not a.dirty:
@@ -66,8 +66,8 @@ def clean(a):
     if a.sluice and not a.dirty:
         sys.exit(f"{ME}: --sluice names a binary of an unknown commit (add --dirty, which the CSV records)")
     if not a.sluice:
-        subprocess.run(["make", "-s", "-C", TREE, "sluice"], check=True, stdout=sys.stderr)
-    a.sluice = os.path.abspath(a.sluice or os.path.join(TREE, "sluice"))
+        subprocess.run(["make", "-s", "-C", TREE, program], check=True, stdout=sys.stderr)
+    a.sluice = os.path.abspath(a.sluice or os.path.join(TREE, program))
     a.binary = file_hash(a.sluice)
 
 
