@@ -119,9 +119,9 @@ fault("a row behind the last is copied", "kernels/cuda/matmul_mma.cu",
       "there = at < (of_x ? p->m : p->n);", "there = at <= (of_x ? p->m : p->n);", MATMUL)
 fault("a stage is waited for by those who put it only", "kernels/cuda/matmul_mma.cu",
       "        __syncthreads(); // chunk c is here for all warps\n", "", MATMUL)
-fault("parts of a grid begin where all begin", "kernels/cuda/matmul_mma.cu",
+fault("parts of a grid begin where all begin", "kernels/cuda/mma_tile.cuh",
       "(int)blockIdx.x >= t->parts[part + 1].block0", "(int)blockIdx.x > t->parts[part + 1].block0", MATMUL)
-fault("sums are stored over stages in use", "kernels/cuda/matmul_mma.cu",
+fault("sums are stored over stages in use", "kernels/cuda/mma_tile.cuh",
       "    __syncthreads(); // the stages are free\n", "", MATMUL)
 fault("a strip is read before it is there", "kernels/cuda/mma_tile.cuh",
       "        __syncwarp();\n#pragma unroll 1", "#pragma unroll 1", MATMUL)
@@ -141,6 +141,18 @@ fault("panels: a row behind the last is copied", PANEL_CU, "there = tile->row0 +
 fault("panels: a piece goes on behind its panel", PANEL_CU, "copied = there && i < bytes;", "copied = there;", MATMUL)
 fault("panels: numbers behind the last of a row are not zeros", "kernels/cuda/panel.cuh", "    if (n >= SLICE)\n", "    if (n > 0)\n", DECODE)
 fault("panels: sums are stored over stages in use", PANEL_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
+Q_CU = "kernels/cuda/matmul_q.cu"
+fault("q: a stage is multiplied before it is here", Q_CU, "        cp_async_wait<STAGES - 2>();\n", "        cp_async_wait<STAGES - 1>();\n", MATMUL)
+fault("q: a stage is overwritten while it is read", Q_CU,
+      "        __syncthreads(); // the stage is here, and nobody reads the one before any more\n", "", MATMUL)
+fault("q: rows of q8 do not take turns where they are read", Q_CU, "const int turned = Q4 ? 0 : g % 2 * 32;", "const int turned = 0;", MATMUL)
+fault("q: the upper half of a panel has the codes of the lower", Q_CU, "(Q4 ? operand % 2 * 4 : 0)", "0", MATMUL)
+fault("q: a panel behind the last is read", Q_CU, "(panel < n_panels ? panel : panel0)", "panel", MATMUL)
+fault("q: a row behind the last is read", Q_CU, "(row < p->m ? row : row0)", "row", MATMUL)
+fault("q: a group behind the last is copied", Q_CU, "(GROUPS == 1 || group < left)", "1", MATMUL)
+fault("q: a group behind the last is multiplied", Q_CU, "if (g == 0 || g0 + g < n_groups)", "if (1)", MATMUL)
+fault("q: the second product of a launch has the first one's weights", "kernels/cuda/mma_tile.cuh", "    *p = t->parts[part];\n", "    *p = t->parts[part];\n    p->weights = t->parts[0].weights;\n", MATMUL)
+fault("q: sums are stored over stages in use", Q_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
 fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",
       "g += INT8_WARPS, odd ^= 1", "g += INT8_WARPS, odd ^= 0", MATMUL)
 fault("a turn of groups is not waited for", "kernels/cuda/matmul_int8.cu",

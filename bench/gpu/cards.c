@@ -49,7 +49,7 @@ const struct gpu_card *gpu_card_by_name(const char *name)
 /* Until a table of `make sass` is read: instructions and loads of commit bddb59c, counted by hand.
  * Two lines of a kernel are two loops, which read the same number of bytes. On sm_75 a tile's
  * copies are single bytes: 32 is what the load units need per mma of k = 8, in instructions. Those
- * of matmul_int8_mma_tile are its first ones, in q4. */
+ * of matmul_int8_mma_tile and of matmul_q_tile are their first ones, in q4. */
 static const struct gpu_fact counted[] = {
     {"matmul_mma_tile<16,32", 75, 58.0, 1100, 4, 64, ""},
     {"matmul_mma_tile<64,64", 75, 32.0, 4400, 1, 128, ""},
@@ -57,6 +57,14 @@ static const struct gpu_fact counted[] = {
     {"matmul_mma_tile<16,32", 80, 29.4, 114688, 4, 64, ""},
     {"matmul_mma_tile<64,64", 80, 12.4, 65536, 4, 128, ""},
     {"matmul_mma_tile<128,128", 80, 8.0, 32768, 2, 256, ""},
+    {"matmul_q_tile<16,", 75, 13.3, 13824, 3, 128, ""},
+    {"matmul_q_tile<64,", 75, 4.5, 6912, 3, 128, ""},
+    {"matmul_q_tile<128, 64,", 75, 4.5, 2304, 1, 128, ""},
+    {"matmul_q_tile<128, 128,", 75, 4.3, 4608, 1, 256, ""},
+    {"matmul_q_tile<16,", 80, 23.3, 55296, 3, 128, ""},
+    {"matmul_q_tile<64,", 80, 7.4, 27648, 3, 128, ""},
+    {"matmul_q_tile<128, 64,", 80, 7.0, 13824, 2, 128, ""},
+    {"matmul_q_tile<128, 128,", 80, 6.2, 13824, 1, 256, ""},
     {"matmul_int8_mma_tile<16,", 75, 7.4, 18432, 4, 128, ""},
     {"matmul_int8_mma_tile<32,", 75, 6.1, 13824, 3, 128, ""},
     {"matmul_int8_mma_tile<64,", 75, 4.9, 9216, 2, 128, ""},

@@ -67,6 +67,13 @@ static const struct tile tiles[] = {
     {128, 64, 64, 32 * 32, "matmul_mma_tile<64,64"},
     {1 << 30, 128, 128, 64 * 32, "matmul_mma_tile<128,128"},
 };
+/* kernels/cuda/matmul_q.cu; what decodes W is among the instructions of its loop. */
+static const struct tile q_tiles[] = {
+    {16, 16, 64, 16 * 16, "matmul_q_tile<16,"},
+    {64, 64, 64, 64 * 16, "matmul_q_tile<64,"},
+    {128, 128, 64, 64 * 32, "matmul_q_tile<128, 64,"},
+    {1 << 30, 128, 128, 64 * 32, "matmul_q_tile<128, 128,"},
+};
 /* kernels/cuda/matmul_int8_mma.cu, of more than CODES_ROWS rows. */
 #define CODES_ROWS 4
 static const struct tile code_tiles[] = {
@@ -82,18 +89,30 @@ struct cores {
     double mma_flops, flops_per_s, x_bytes;
 };
 
-/* m16n8k8 on sm_75, then m16n8k16; of int8 m8n8k16, then m16n8k32, twice as many a second. */
-static struct cores cores_of(const struct gpu_card *c, int codes)
+static int is_q(const struct weight *w)
 {
-    if (codes)
-        return (struct cores){code_tiles, c->arch < 80 ? 2048 : 8192, 2 * c->tensor_flops,
-                              1 + 8.0 / 64};
-    return (struct cores){tiles, c->arch < 80 ? 2048 : 4096, c->tensor_flops, 2};
+    return w->layout == WEIGHT_PANELS && (w->dtype == DTYPE_Q8 || w->dtype == DTYPE_Q4);
 }
 
-/* Instructions of a lane for a number of W that a matmul decodes: 563 of a loop that decodes 16
- * numbers a lane (matmul_panel_tile<16, 64, 64> in q4 on sm_90), its mma among them. All of the
- * loop's branches are counted, so fewer are run. A tile of up to 128 rows decodes all of W. */
+static int is_codes(const struct ops *ops, const struct weight *w)
+{
+    return ops->compute == COMPUTE_INT8 && is_q(w);
+}
+
+/* m16n8k8 on sm_75, then m16n8k16; of int8 m8n8k16, then m16n8k32, twice as many a second. */
+static struct cores cores_of(const struct gpu_card *c, const struct ops *ops,
+                             const struct weight *w)
+{
+    if (is_codes(ops, w))
+        return (struct cores){code_tiles, c->arch < 80 ? 2048 : 8192, 2 * c->tensor_flops,
+                              1 + 8.0 / 64};
+    return (struct cores){is_q(w) ? q_tiles : tiles, c->arch < 80 ? 2048 : 4096, c->tensor_flops,
+                          2};
+}
+
+/* Instructions of a lane for a number of W that matmul_panel.cu decodes: 563 of a loop that decodes
+ * 16 numbers a lane, counted when q4 was among its formats, its mma among them. All of the loop's
+ * branches are counted, so fewer are run. A tile of up to 128 rows decodes all of W. */
 #define PANEL_INSTRUCTIONS 35
 
 static double panel_issue_s(const struct gpu_card *c, double m, double numbers)
@@ -141,24 +160,37 @@ static double stored_bytes(const struct weight *w)
     return (double)weight_bytes(w->layout, w->dtype, w->n, w->k);
 }
 
-static int is_codes(const struct ops *ops, const struct weight *w)
-{
-    return ops->compute == COMPUTE_INT8 && (w->dtype == DTYPE_Q8 || w->dtype == DTYPE_Q4);
-}
-
-/* n_same products of m rows each by a part of n outputs and `bytes` of weights. */
+/* n_same products of m rows each by n outputs of weights like w, `bytes` of them. */
 static void add_product(const struct gpu_card *c, struct gpu_cost *to, const struct ops *ops,
                         const struct weight *w, double m, double n, double bytes, double n_same)
 {
+    const int decodes = w->layout == WEIGHT_PANELS && !is_q(w);
     if (ops->compute == COMPUTE_F32)
         add_plain(c, to, m * n_same, n, w->k, bytes * n_same, c->f32_flops * GPU_SCALAR_SHARE);
     else if (is_codes(ops, w) && m <= CODES_ROWS)
         add_plain(c, to, m * n_same, n, w->k, bytes * n_same, c->tensor_flops * GPU_INT8_SHARE);
-    else if (is_codes(ops, w))
-        add_mma(c, to, cores_of(c, 1), m, n, w->k, bytes, n_same, 0);
     else
-        add_mma(c, to, cores_of(c, 0), m, n, w->k, bytes, n_same,
-                w->layout == WEIGHT_PANELS ? panel_issue_s(c, m, n_same * n * w->k) : 0);
+        add_mma(c, to, cores_of(c, ops, w), m, n, w->k, bytes, n_same,
+                decodes ? panel_issue_s(c, m, n_same * n * w->k) : 0);
+}
+
+/* The parts of a matmul over 1 / n_experts of their outputs. Rows, and panels of q8 or q4, of one
+ * format share a launch. */
+static void add_parts(const struct gpu_card *c, struct gpu_cost *to, const struct ops *ops,
+                      const struct matmul_args *a, double m, int n_experts, double n_same)
+{
+    for (int i = 0; i < a->n_parts;) {
+        const struct weight *w = &a->parts[i].w;
+        const int shares = ops->compute != COMPUTE_F32 && !is_codes(ops, w) &&
+                           (w->layout == WEIGHT_ROWS || is_q(w));
+        double n = 0, bytes = 0;
+        do {
+            n += a->parts[i].w.n;
+            bytes += stored_bytes(&a->parts[i].w);
+        } while (++i < a->n_parts && shares && a->parts[i].w.layout == w->layout &&
+                 a->parts[i].w.dtype == w->dtype);
+        add_product(c, to, ops, w, m, n / n_experts, bytes / n_experts, n_same);
+    }
 }
 
 static struct gpu_cost matmul_cost(const struct gpu_card *c, const struct ops *ops,
@@ -169,14 +201,7 @@ static struct gpu_cost matmul_cost(const struct gpu_card *c, const struct ops *o
         return cost;
     if (ops->compute != COMPUTE_F32 && !a->same_x)
         add_pass(c, &cost, (double)a->m * a->parts[0].w.k * 6); // x to bf16, or to codes
-    for (int i = 0; i < a->n_parts; i++) {
-        const struct weight *w = &a->parts[i].w;
-        add_product(c, &cost, ops, w, a->m, w->n, stored_bytes(w), 1);
-    }
-    if (a->parts[0].w.layout == WEIGHT_ROWS && ops->compute != COMPUTE_F32) { // share a launch
-        cost.n_launches -= a->n_parts - 1;
-        cost.s -= (a->n_parts - 1) * c->launch_s;
-    }
+    add_parts(c, &cost, ops, a, a->m, 1, 1);
     return cost;
 }
 
@@ -196,11 +221,7 @@ static struct gpu_cost experts_cost(const struct gpu_card *c, const struct ops *
     const double pairs = (double)a->matmul.m * r->n_used;
     const double met = experts_met(a->matmul.m, r->n_used, r->n_experts);
     add_pass(c, &cost, pairs * a->matmul.parts[0].w.k * 6);
-    for (int i = 0; i < a->matmul.n_parts; i++) {
-        const struct weight *w = &a->matmul.parts[i].w;
-        add_product(c, &cost, ops, w, pairs / met, w->n / r->n_experts,
-                    stored_bytes(w) / r->n_experts, met);
-    }
+    add_parts(c, &cost, ops, &a->matmul, pairs / met, r->n_experts, met);
     return cost;
 }
 
@@ -255,8 +276,8 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
             slots += a->spans[first + i].n_slots + a->spans[first + i].n / 2.0;
         const double blocks = (double)n * (double)units * (int)ceil_div(group, r);
         const double resident = least(up_div(blocks, c->n_sm), f.blocks_per_sm);
-        const double rate = memory_rate(c, least(blocks, c->n_sm),
-                                        f.bytes_in_flight * resident / f.blocks_per_sm);
+        const double rate =
+            memory_rate(c, least(blocks, c->n_sm), f.bytes_in_flight * resident / f.blocks_per_sm);
         const double joined = (double)n * a->n_heads * l->head_dim * 4 * splits; // in L2
         for (int token = 0; token < a->n_max; token++) {
             add_kernel(c, &cost, slots * slot_bytes / rate, slots * slot_bytes,

@@ -128,17 +128,6 @@ struct product product_of(const struct matmul_args *a, const struct matmul_part 
 /* What of x stands in the scratch: parts that read the same share it. */
 enum inputs { INPUTS_NONE, INPUTS_BF16, INPUTS_F16, INPUTS_CODES };
 
-/* How many parts from the first one on are multiplied in one launch: those in rows of one format
- * share x as it was rounded, and differ in W alone. */
-static int parts_alike(const struct product parts[], int n_parts)
-{
-    int n = 1;
-    while (n < n_parts && parts[0].panel_bytes == 0 && parts[n].panel_bytes == 0 &&
-           parts[n].dtype == parts[0].dtype)
-        n++;
-    return n;
-}
-
 /* What a product reads: x gets the format that W has, or is decoded to. */
 static enum inputs inputs_of(const struct product *p, enum compute compute)
 {
@@ -147,6 +136,20 @@ static enum inputs inputs_of(const struct product *p, enum compute compute)
     if (p->panel_bytes == 0)
         return p->dtype == DTYPE_F16 ? INPUTS_F16 : INPUTS_BF16;
     return launch_arch() < 80 ? INPUTS_F16 : INPUTS_BF16;
+}
+
+/* How many parts from the first one on are multiplied in one launch: those of one format and layout
+ * share x as it was rounded, and differ in W alone. */
+static int parts_alike(const struct product parts[], int n_parts, enum compute compute)
+{
+    const struct product *first = &parts[0];
+    const int is_rounded = compute != COMPUTE_F32 && inputs_of(first, compute) != INPUTS_CODES;
+    int n = 1;
+    if (is_rounded && (first->panel_bytes == 0 || matmul_q_takes(first)))
+        while (n < n_parts && (parts[n].panel_bytes == 0) == (first->panel_bytes == 0) &&
+               parts[n].dtype == first->dtype)
+            n++;
+    return n;
 }
 
 static void multiply_parts(cudaStream_t stream, const struct product p[], int n_parts,
@@ -169,6 +172,8 @@ static void multiply_parts(cudaStream_t stream, const struct product p[], int n_
     *there = inputs;
     if (inputs == INPUTS_CODES)
         matmul_int8(stream, p, scratch);
+    else if (matmul_q_takes(p))
+        matmul_q(stream, p, n_parts, scratch);
     else if (!in_rows)
         matmul_panel(stream, p, scratch);
     else
@@ -180,7 +185,7 @@ static void multiply_all(cudaStream_t stream, const struct product parts[], int 
 {
     enum inputs there = a->same_x && n_parts > 0 ? inputs_of(parts, compute) : INPUTS_NONE;
     for (int i = 0, n; i < n_parts; i += n) {
-        n = parts_alike(parts + i, n_parts - i);
+        n = parts_alike(parts + i, n_parts - i, compute);
         multiply_parts(stream, parts + i, n, compute, a->scratch, &there);
     }
 }

@@ -1,8 +1,8 @@
 /* kernels/cuda/matmul.cuh - what the matmuls of a device share: the product at hand, the end
  * of an output.
  *
- * Owns: that. Refuses: sums (matmul.cu, matmul_mma.cu, matmul_panel.cu, matmul_int8.cu,
- * matmul_lt.cu). */
+ * Owns: that. Refuses: sums (matmul.cu, matmul_mma.cu, matmul_panel.cu, matmul_q.cu,
+ * matmul_int8.cu, matmul_lt.cu). */
 #ifndef KERNELS_CUDA_MATMUL_CUH
 #define KERNELS_CUDA_MATMUL_CUH
 
@@ -106,7 +106,10 @@ int64_t matmul_round_bytes(int m, int k);
 void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *scratch);
 void matmul_mma(cudaStream_t stream, const struct product parts[], int n_parts,
                 const void *scratch);
-/* The same bytes over panels of any format, which are decoded on the way. */
+/* The same bytes over panels, which are decoded on the way: of q8, or of q4, products in one
+ * launch; of any other format one product. */
+int matmul_q_takes(const struct product *p);
+void matmul_q(cudaStream_t stream, const struct product parts[], int n_parts, const void *scratch);
 void matmul_panel(cudaStream_t stream, const struct product *p, const void *scratch);
 /* The same by cuBLASLt (matmul_lt.cuh). */
 int64_t lt_scratch_bytes(int m, int n, int k);

@@ -21,13 +21,6 @@
 #define MMA_ROWS_MID  128 // up to here one of 64 rows and 64 outputs
 #define ROUND_BLOCK   256
 
-struct mma_task {
-    struct product parts[MATMUL_PARTS];
-    int n_parts;
-    const uint16_t *x; // [m][row]
-    int64_t row;       // numbers of a row: whole chunks
-};
-
 /* ---- x in the format of W, zeros after its k-th number and its m-th row ---- */
 
 struct round_task {
@@ -129,17 +122,7 @@ DEVICE void pieces_put(const struct pieces<Tile::N> *s, const uint4 held[Tile::N
         *(uint4 *)(stage + s->to + i * Tile::STEP * BK) = held[i];
 }
 
-/* ---- a block: its part, its tile, its chunks ---- */
-
-/* Makes p the product that the block is about. 0: the block has nothing to do. */
-template <int BM, int BN> DEVICE int product_enter(const struct mma_task *t, struct product *p)
-{
-    int part = 0;
-    while (part + 1 < t->n_parts && (int)blockIdx.x >= t->parts[part + 1].block0)
-        part++;
-    *p = t->parts[part];
-    return expert_enter(p, BM, BN);
-}
+/* ---- a block: its tile, its chunks ---- */
 
 /* sm_80 and above: STAGES - 1 chunks are on their way while one is multiplied. */
 template <class Tile, int BM, int BK, int WM, int WN, int STAGES, int KIND>
@@ -215,11 +198,7 @@ static void mma_launch(cudaStream_t stream, struct mma_task t)
 {
     typedef mma_tile<BM, BN, BK, WM, WN> tile;
     const int shared = take_bytes<uint16_t>((launch_arch() < 80 ? 2 : STAGES) * tile::STAGE);
-    int grid = 0;
-    for (int i = 0; i < t.n_parts; i++) {
-        t.parts[i].block0 = grid;
-        grid += tile_count(&t.parts[i], BM, BN);
-    }
+    const int grid = mma_grid(&t, BM, BN);
     if (t.parts[0].dtype == DTYPE_BF16)
         LAUNCH((matmul_mma_tile<BM, BN, BK, WM, WN, STAGES, DTYPE_BF16>), grid, tile::THREADS,
                shared, stream, t);
@@ -230,11 +209,7 @@ static void mma_launch(cudaStream_t stream, struct mma_task t)
 
 void matmul_mma(cudaStream_t stream, const struct product parts[], int n_parts, const void *scratch)
 {
-    struct mma_task t = {};
-    for (t.n_parts = 0; t.n_parts < n_parts; t.n_parts++)
-        t.parts[t.n_parts] = parts[t.n_parts];
-    t.x = (const uint16_t *)scratch;
-    t.row = weight_row_numbers(parts[0].k);
+    const struct mma_task t = mma_task_of(parts, n_parts, scratch);
     const int rows = product_rows_likely(&parts[0]);
     if (rows <= MMA_ROWS_FEW)
         mma_launch<16, 32, 64, 16, 16, 8>(stream, t);

@@ -1,5 +1,5 @@
 /* kernels/cuda/matmul_panel.cu - matmul on tensor cores over weights as a pack stores them: panels
- * of any format, decoded on the way to the cores.
+ * of any format but q8 and q4 (matmul_q.cu), decoded on the way to the cores.
  *
  * Owns: how a stage of W is filled. Refuses: formats (panel.cuh), the order of sums (mma_tile.cuh).
  * A number of W is what decode.cu's rows would hold (bf16; f16 on sm_75) and the steps are those of
@@ -9,10 +9,10 @@
  * way into shared memory. Stored bytes come in pieces: a piece has `numbers` along k of each row of
  * a panel, which are 64 or a block of the format where that is longer. Formats that have no such
  * pieces (plain numbers, bf12, nf4_s8, tq1_0) are decoded from where they lie.
- * Roofs. Few rows: HBM, 0.56 byte a weight in q4; x is read by each block, so blocks have 64
- * columns. Many: the cores; a tile of 128 rows decodes W again. Decoding W to rows once would move
- * 4.6 byte a weight: as long as multiplying 256 rows on an H100, so it would pay from about 900
- * rows of one call on, which is more than tiles of tokens have. */
+ * Roofs. Few rows: HBM; x is read by each block, so blocks have 64 columns. Many: the cores; a tile
+ * of 128 rows decodes W again. Decoding W to rows once would move 4.6 byte a weight: as long as
+ * multiplying 256 rows on an H100, so it would pay from about 900 rows of one call on, which is
+ * more than tiles of tokens have. */
 #include "kernels/cuda/mma_tile.cuh"
 #include "kernels/cuda/panel.cuh"
 
@@ -20,7 +20,6 @@
 #define PANEL_ROWS_MID 128 // up to here one of 64
 #define PANEL_WARPS    8
 #define PANEL_THREADS  (PANEL_WARPS * WARP)
-#define ANY_FORMAT     N_DTYPES
 
 struct panel_task {
     struct product p;
@@ -79,8 +78,8 @@ DEVICE void piece_fetch(const struct panel_task *t, const struct panel_tile *til
         const int there = panel0 + panel < n_panels;
         const uint8_t *from =
             t->p.weights + (there ? panel0 + panel : 0) * t->p.panel_bytes + begin;
-        uint8_t *to = tile->pieces +
-                      (at % t->piece_stages * (BN / PANEL_ROWS) + panel) * t->piece_bytes;
+        uint8_t *to =
+            tile->pieces + (at % t->piece_stages * (BN / PANEL_ROWS) + panel) * t->piece_bytes;
         for (int i = (int)threadIdx.x * 16; i < t->piece_bytes; i += PANEL_THREADS * 16) {
             const int copied = there && i < bytes;
             cp_async16_zeros(to + i, copied ? from + i : t->p.weights, copied ? 16 : 0);
@@ -110,11 +109,11 @@ template <int KIND> DEVICE uint32_t pair_for_cores(int dtype, uint32_t first, ui
 }
 
 /* W of turn c into its stage, a slice of a panel a warp. */
-template <int BM, int BN, int BK, int AHEAD, int FORMAT, int KIND>
+template <int BM, int BN, int BK, int AHEAD, int KIND>
 DEVICE void turn_decode(const struct panel_task *t, const struct panel_tile *tile, int c)
 {
     constexpr int PANELS = BN / PANEL_ROWS, SLICES = PANELS * (BK / SLICE);
-    const int dtype = FORMAT == ANY_FORMAT ? t->p.dtype : FORMAT;
+    const int dtype = t->p.dtype;
     uint16_t *to = tile->stages + ((AHEAD + 1) * BM + c % 2 * BN) * BK;
 #pragma unroll
     for (int i = warp_id(); i < SLICES; i += PANEL_WARPS) {
@@ -137,7 +136,7 @@ DEVICE void turn_decode(const struct panel_task *t, const struct panel_tile *til
     }
 }
 
-template <int BM, int BN, int BK, int WM, int WN, int AHEAD, int FORMAT, int KIND>
+template <int BM, int BN, int BK, int WM, int WN, int AHEAD, int KIND>
 DEVICE void tile_multiply(const struct panel_task *t, const struct panel_tile *tile)
 {
     const int multiplies = warp_id() < BM / WM * (BN / WN), n_turns = (int)(t->row / BK);
@@ -147,13 +146,13 @@ DEVICE void tile_multiply(const struct panel_task *t, const struct panel_tile *t
         turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);
     cp_async_wait<AHEAD - 1>();
     __syncthreads(); // turn 0 is here
-    turn_decode<BM, BN, BK, AHEAD, FORMAT, KIND>(t, tile, 0);
+    turn_decode<BM, BN, BK, AHEAD, KIND>(t, tile, 0);
     for (int c = 0; c < n_turns; c++) {
         cp_async_wait<AHEAD - 2>();
         __syncthreads(); // turn c is decoded, c + 1 is here, and nobody reads stages of c - 1
         turn_fetch<BM, BN, BK, AHEAD>(t, tile, c + AHEAD);
         if (c + 1 < n_turns)
-            turn_decode<BM, BN, BK, AHEAD, FORMAT, KIND>(t, tile, c + 1);
+            turn_decode<BM, BN, BK, AHEAD, KIND>(t, tile, c + 1);
         const int x = c % (AHEAD + 1); // rows of W are counted from there
         if (multiplies)
             stage_multiply<BK, WM, WN, KIND>(tile->stages + x * BM * BK, row,
@@ -166,37 +165,28 @@ DEVICE void tile_multiply(const struct panel_task *t, const struct panel_tile *t
                             (float *)tile->stages + warp_id() * strip_floats<WN>());
 }
 
-template <int BM, int BN, int BK, int WM, int WN, int AHEAD, int FORMAT>
+template <int BM, int BN, int BK, int WM, int WN, int AHEAD>
 static __global__ void __launch_bounds__(PANEL_THREADS) matmul_panel_tile(struct panel_task t)
 {
     struct taken taken = {};
     struct panel_tile tile;
     tile.stages = take<uint16_t>(&taken, panel_stage_numbers<BM, BN, BK, AHEAD>());
-    tile.pieces =
-        take<uint8_t>(&taken, t.piece_stages * (BN / PANEL_ROWS) * t.piece_bytes);
+    tile.pieces = take<uint8_t>(&taken, t.piece_stages * (BN / PANEL_ROWS) * t.piece_bytes);
     if (!expert_enter(&t.p, BM, BN))
         return; // the block as one
     t.x += t.p.pair * t.row;
     tile.row0 = tile_row(&t.p, BM);
     tile.o0 = tile_column(&t.p, BM, BN);
-    if (FORMAT != ANY_FORMAT) { // as the host says, in code
-        t.piece_shift = 6;
-        t.piece_bytes = FORMAT == DTYPE_Q8 ? Q8_GROUP_BYTES : Q4_GROUP_BYTES;
-        t.piece_stages = panel_piece_stages<BK, AHEAD>(6);
-    }
     if (ARCH >= 80)
-        tile_multiply<BM, BN, BK, WM, WN, AHEAD, FORMAT, DTYPE_BF16>(&t, &tile);
+        tile_multiply<BM, BN, BK, WM, WN, AHEAD, DTYPE_BF16>(&t, &tile);
     else
-        tile_multiply<BM, BN, BK, WM, WN, AHEAD, FORMAT, DTYPE_F16>(&t, &tile);
+        tile_multiply<BM, BN, BK, WM, WN, AHEAD, DTYPE_F16>(&t, &tile);
 }
 
 /* Numbers along k of a piece, as a shift; 0: there are no pieces. */
 static int piece_shift_of(int dtype)
 {
     switch (dtype) {
-    case DTYPE_Q8:
-    case DTYPE_Q4:
-        return 6;
 #define COLUMN_CASE(NAME, name, block, ...)                                                        \
     case DTYPE_##NAME:                                                                             \
         return (block) == 256 ? 8 : (block) == 128 ? 7 : 6;
@@ -207,29 +197,27 @@ static int piece_shift_of(int dtype)
     }
 }
 
-template <int BM, int BN, int BK, int WM, int WN, int AHEAD, int FORMAT>
+template <int BM, int BN, int BK, int WM, int WN, int AHEAD>
 static void panel_launch(cudaStream_t stream, struct panel_task t)
 {
     const int grid = tile_count(&t.p, BM, BN);
     t.piece_stages = panel_piece_stages<BK, AHEAD>(t.piece_shift);
     const int shared = take_bytes<uint16_t>(panel_stage_numbers<BM, BN, BK, AHEAD>()) +
                        take_bytes<uint8_t>(t.piece_stages * (BN / PANEL_ROWS) * t.piece_bytes);
-    LAUNCH((matmul_panel_tile<BM, BN, BK, WM, WN, AHEAD, FORMAT>), grid, PANEL_THREADS, shared,
-           stream, t);
+    LAUNCH((matmul_panel_tile<BM, BN, BK, WM, WN, AHEAD>), grid, PANEL_THREADS, shared, stream, t);
 }
 
 /* Shared memory of any of these is below 64 KiB, which sm_75 has: longer pieces (6,720 bytes in
  * q6_k) leave room for fewer turns ahead. */
-template <int FORMAT> static void panel_choose(cudaStream_t stream, const struct panel_task *t)
+static void panel_choose(cudaStream_t stream, const struct panel_task *t)
 {
-    constexpr int ANY = FORMAT == ANY_FORMAT, Q4 = FORMAT == DTYPE_Q4;
     const int rows = product_rows_likely(&t->p);
     if (rows <= PANEL_ROWS_FEW)
-        panel_launch<16, 64, 64, 16, 16, ANY ? 4 : Q4 ? 8 : 6, FORMAT>(stream, *t);
+        panel_launch<16, 64, 64, 16, 16, 4>(stream, *t);
     else if (rows <= PANEL_ROWS_MID)
-        panel_launch<64, 64, ANY ? 32 : 64, 32, 16, 3, FORMAT>(stream, *t);
+        panel_launch<64, 64, 32, 32, 16, 3>(stream, *t);
     else
-        panel_launch<128, ANY ? 64 : 128, 32, ANY ? 32 : 64, 32, Q4 ? 3 : 2, FORMAT>(stream, *t);
+        panel_launch<128, 64, 32, 32, 32, 2>(stream, *t);
 }
 
 void matmul_panel(cudaStream_t stream, const struct product *p, const void *scratch)
@@ -242,10 +230,5 @@ void matmul_panel(cudaStream_t stream, const struct product *p, const void *scra
     if (t.piece_shift > 0)
         t.piece_bytes =
             (int)dtype_row_bytes((enum dtype)p->dtype, (int64_t)1 << t.piece_shift) * PANEL_ROWS;
-    if (p->dtype == DTYPE_Q4)
-        panel_choose<DTYPE_Q4>(stream, &t);
-    else if (p->dtype == DTYPE_Q8)
-        panel_choose<DTYPE_Q8>(stream, &t);
-    else
-        panel_choose<ANY_FORMAT>(stream, &t);
+    panel_choose(stream, &t);
 }

@@ -1,12 +1,53 @@
 /* kernels/cuda/mma_tile.cuh - what matmuls on tensor cores share: tiles, stages in shared memory,
  * the order of sums, outputs.
  *
- * Owns: the place of a number in a stage and in a warp's fragments. Refuses: how a stage is filled
- * (matmul_mma.cu copies rows). */
+ * Owns: the grid of products that share x, the place of a number in a stage and in a warp's
+ * fragments. Refuses: how a stage is filled (matmul_mma.cu copies rows). */
 #ifndef KERNELS_CUDA_MMA_TILE_CUH
 #define KERNELS_CUDA_MMA_TILE_CUH
 
 #include "kernels/cuda/matmul.cuh"
+
+/* ---- a launch: products that share x, each of them blocks in a row ---- */
+
+struct mma_task {
+    struct product parts[MATMUL_PARTS];
+    int n_parts;
+    const uint16_t *x; // [m][row]
+    int64_t row;       // numbers of a row: whole chunks
+};
+
+static inline struct mma_task mma_task_of(const struct product parts[], int n_parts,
+                                          const void *scratch)
+{
+    struct mma_task t = {};
+    for (t.n_parts = 0; t.n_parts < n_parts; t.n_parts++)
+        t.parts[t.n_parts] = parts[t.n_parts];
+    t.x = (const uint16_t *)scratch;
+    t.row = weight_row_numbers(parts[0].k);
+    return t;
+}
+
+/* Blocks of the grid, in tiles of BM x BN. */
+static inline int mma_grid(struct mma_task *t, int bm, int bn)
+{
+    int grid = 0;
+    for (int i = 0; i < t->n_parts; i++) {
+        t->parts[i].block0 = grid;
+        grid += tile_count(&t->parts[i], bm, bn);
+    }
+    return grid;
+}
+
+/* Makes p the product that the block is about. 0: the block has nothing to do. */
+template <int BM, int BN> DEVICE int product_enter(const struct mma_task *t, struct product *p)
+{
+    int part = 0;
+    while (part + 1 < t->n_parts && (int)blockIdx.x >= t->parts[part + 1].block0)
+        part++;
+    *p = t->parts[part];
+    return expert_enter(p, BM, BN);
+}
 
 /* ---- tiles: BM rows of x and BN of W, BK columns a stage, WM x WN outputs a warp ---- */
 

@@ -24,7 +24,7 @@ find / -name 'libcublasLt.so*' 2>/dev/null; which ncu nsys compute-sanitizer"""
 CHECK, BENCH = "python3 tests/gpu/check_gpu.py", "python3 bench/gpu.py"
 # What Nsight Compute looks at: kernel, op of `bench ops`, model.
 PROFILED = (("forced_split<1>", "forced_split", "attend_forced", "opt-6.7b"), ("forced_split<4>", "forced_split", "attend_forced", "llama-8b"),
-            ("matmul few rows", "matmul_mma_tile", "matmul", "opt-6.7b"), ("matmul q4", "panel", "matmul", "llama-8b"),
+            ("matmul few rows", "matmul_mma_tile", "matmul", "opt-6.7b"), ("matmul q4", "matmul_q_tile", "matmul", "llama-8b"),
             ("prompt", "prompt", "attend_prompt", "llama-8b"), ("head", "head_row", "head_reduce", "llama-8b"),
             ("norm", "norm_row", "norm", "opt-6.7b"))
 

@@ -55,8 +55,8 @@ def ring_bytes(arch, bm, bn, bk, _wm, _wn, stages, *_):
     return (2 if arch < 80 else stages) * (bm + bn) * bk * 2
 
 
-def panel_bytes(_arch, bm, bn, bk, _wm, _wn, ahead, *_):
-    """Of a matmul over panels: x, two stages of W, and stored bytes of pieces of 64 numbers in q4."""
+def panel_bytes(_arch, bm, bn, bk, _wm, _wn, ahead):
+    """Of a matmul over panels: x, two stages of W, and stored bytes of pieces of 64 numbers in 4.5 bits."""
     return ((ahead + 1) * bm + 2 * bn) * bk * 2 + ((((ahead - 1) * bk + 63) >> 6) + 1) * bn // 32 * 1152
 
 
@@ -70,6 +70,17 @@ def codes_share(bm, bn, halves, wm, groups, _stages, q4):
     threads = bn // (16 * halves) * (bm // wm) * 32
     pieces = groups * (bn * (32 if q4 else 64) + bm * 64) // 16 // threads
     return groups * bn // 32 * (1152 if q4 else 2176) / (threads * (16 * pieces + 24))
+
+
+def q_bytes(arch, bm, bn, _wm, _wn, groups, stages, q4):
+    """Of a matmul over panels of q8 and q4: a stage has groups of 64 numbers of W, and of x in 16 bits; sm_75 takes two in turns."""
+    return (2 if arch < 80 else stages) * groups * (bn // 32 * (1152 if q4 else 2176) + bm * 128)
+
+
+def q_share(bm, bn, wm, wn, groups, _stages, q4):
+    """W's part of what its threads copy: 16 bytes a piece; not all threads have the last one of W."""
+    w, x, turn = groups * bn // 32 * (1152 if q4 else 2176), groups * bm * 128, bm // wm * (bn // wn) * 32 * 16
+    return w / (turn * (-(-w // turn) + x // turn))
 
 
 def split_bytes(_arch, r):
@@ -96,6 +107,7 @@ Kernel = collections.namedtuple("Kernel", "name shared loops archs", defaults=(A
 KERNELS = (
     # Rows of x come from L2, rows of W from memory.
     Kernel("matmul_mma_tile", ring_bytes, (Loop("mma", "chunks_(async|held)$", lambda bm, bn, *_: bn / (bm + bn)),)),
+    Kernel("matmul_q_tile", q_bytes, (Loop("mma", "groups_multiply$", q_share),)),
     Kernel("matmul_panel_tile", panel_bytes, ()),  # the loop of sm_80 has no lines to be found by
     # In a loop over codes all lanes read the same ones of x; W's are loaded before.
     Kernel("matmul_int8_tile", lambda _arch, _q4, rows: 8 * 8 * (rows * 32 + 64 + rows),
@@ -135,6 +147,16 @@ BOUNDS = (
     Bound("matmul_mma_tile", ALL, "mma", "byte_loads", "<=", 0),
     Bound("matmul_mma_tile", ALL, "mma", "load_bytes", ">=", 16),
     Bound("matmul_mma_tile", ALL, "mma", "in_flight_ratio", ">=", 1.7),
+    # q8 and q4: five to six instructions for a number that is decoded, once for 16, 64 or 128 rows, and those of the cores.
+    Bound("matmul_q_tile<128,", (75,), "mma", "instructions_per_mma", "<=", 4.7),
+    Bound("matmul_q_tile<64,", (75,), "mma", "instructions_per_mma", "<=", 4.8),
+    Bound("matmul_q_tile<16,", (75,), "mma", "instructions_per_mma", "<=", 15),
+    Bound("matmul_q_tile<128,", AMPERE, "mma", "instructions_per_mma", "<=", 7.2),
+    Bound("matmul_q_tile<64,", AMPERE, "mma", "instructions_per_mma", "<=", 7.9),
+    Bound("matmul_q_tile<16,", AMPERE, "mma", "instructions_per_mma", "<=", 24.5),
+    Bound("matmul_q_tile", ALL, "mma", "byte_loads", "<=", 0),
+    Bound("matmul_q_tile", ALL, "mma", "load_bytes", ">=", 16),
+    Bound("matmul_q_tile<(16|64),", ALL, "mma", "in_flight_ratio", ">=", 1.4),
     # Codes: a group of 64 weights is on its way while the one before is multiplied.
     Bound("matmul_int8_tile", ALL, "groups", "loads_in_flight", ">=", 17),
     Bound("matmul_int8_tile", ALL, "rows", "load_bytes", ">=", 16),

@@ -1,0 +1,301 @@
+/* kernels/cuda/matmul_q.cu - matmul on tensor cores over panels of q8 and q4: codes become the
+ * cores' operand in registers.
+ *
+ * Owns: that. Refuses: other formats (matmul_panel.cu), the order of sums (mma_tile.cuh).
+ * A number of W is what decode.cu's rows would hold (bf16; f16 on sm_75), and the steps of the
+ * cores are those of matmul_mma.cu, so the bytes of an output are those of decode, then matmul. The
+ * right operand of a step of the cores is 16 numbers along k of 8 outputs; a lane has numbers 2c,
+ * 2c + 1, 2c + 8 and 2c + 9 of one output, c = lane % 4. Which output of W a column is does not
+ * matter, so a column of one operand is row r of a panel and the same column of the next is row
+ * r + 16: in q4 a byte has a code of both.
+ * Roofs. Up to 16 rows: HBM, 0.56 byte a weight in q4. A number takes about 5 instructions of a
+ * lane: an H100 issues those of 70e9 numbers in 12 ms, and reads them in 13 ms. A block keeps 18
+ * KiB of W in flight in q4; a warp has 16 outputs, because the chain over k cannot be split. More
+ * rows: the issue of instructions, and shared memory, from which a warp reads x once for its 16 or
+ * 32 outputs. */
+#include "kernels/cuda/mma_tile.cuh"
+#include "kernels/cuda/panel.cuh"
+
+#define Q_ROWS_FEW  16  // up to here a tile of 16 rows
+#define Q_ROWS_SOME 64  // up to here one of 64
+#define Q_ROWS_MID  128 // up to here one of 128 rows and 64 outputs
+
+/* A block: BM rows of x, BN outputs, GROUPS groups of 64 numbers a stage. A warp: WM rows, WN
+ * outputs. */
+template <int Q4, int BM, int BN, int WM, int WN, int GROUPS> struct q_tile {
+    static constexpr int PANELS = BN / PANEL_ROWS, ACROSS = BN / WN; // of a block: warps across
+    static constexpr int THREADS = BM / WM * ACROSS * WARP;
+    static constexpr int HEAD_BYTES = Q4 ? Q4_HEAD_BYTES : Q8_HEAD_BYTES; // of a group of a panel
+    static constexpr int GROUP_BYTES = Q4 ? Q4_GROUP_BYTES : Q8_GROUP_BYTES;
+    static constexpr int QUAD_BYTES = (GROUP_BYTES - HEAD_BYTES) / OWN_QUADS; // codes of 4 numbers
+    // A stage: of each panel its groups as they are stored; x [GROUPS][BM][64].
+    static constexpr int RUN = GROUPS * GROUP_BYTES, X_AT = PANELS * RUN;
+    static constexpr int STAGE = X_AT + GROUPS * BM * OWN_GROUP * 2;
+    // Pieces of 16 bytes: of W in a stage, and of a thread.
+    static constexpr int W_PIECES = X_AT / 16, N_W = (W_PIECES + THREADS - 1) / THREADS;
+    static constexpr int N_X = GROUPS * BM * (OWN_GROUP / 8) / THREADS;
+    static constexpr int N = WN / 8; // operands of W
+    static_assert(THREADS * 16 % 2048 == 0, "a thread's pieces of W lie in rows of one parity");
+};
+
+/* Where byte `at` of a stage's W stands. Rows of 128 bytes of q8 take turns, so that the two quads
+ * that a warp reads at a time lie in different banks; those of q4 do anyway. */
+template <int Q4> DEVICE int code_place(int at)
+{
+    return Q4 ? at : at ^ at / 128 % 2 * 32;
+}
+
+/* What a thread copies of every stage. Rows and panels that are not there are the block's first
+ * ones: their outputs are not stored. */
+template <class T> struct q_source {
+    const uint8_t *w[T::N_W];
+    const uint16_t *x[T::N_X];
+};
+
+template <class T, int BM>
+DEVICE void source_find(const struct mma_task *t, const struct product *p, int row0, int o0,
+                        struct q_source<T> *s)
+{
+    const int panel0 = o0 / PANEL_ROWS, n_panels = (p->n + PANEL_ROWS - 1) / PANEL_ROWS;
+#pragma unroll
+    for (int i = 0; i < T::N_W; i++) {
+        const int at = (i * T::THREADS + (int)threadIdx.x) * 16, panel = panel0 + at / T::RUN;
+        s->w[i] = p->weights + (panel < n_panels ? panel : panel0) * p->panel_bytes + at % T::RUN;
+    }
+#pragma unroll
+    for (int i = 0; i < T::N_X; i++) {
+        const int piece = i * T::THREADS + (int)threadIdx.x, row = row0 + piece / 8 % BM;
+        s->x[i] = t->x + (p->pair + (row < p->m ? row : row0)) * t->row +
+                  piece / (8 * BM) * OWN_GROUP + piece % 8 * 8;
+    }
+}
+
+/* The next stage on its way. Of its groups `left`, one at least, are there. */
+template <int Q4, class T, int BM, int GROUPS>
+DEVICE void stage_fetch(struct q_source<T> *s, int left, uint8_t *stage)
+{
+    const int me = (int)threadIdx.x, w_at = code_place<Q4>(me * 16);
+#pragma unroll
+    for (int i = 0; i < T::N_W; i++) {
+        const int piece = i * T::THREADS + me, group = piece * 16 % T::RUN / T::GROUP_BYTES;
+        if ((T::W_PIECES % T::THREADS == 0 || piece < T::W_PIECES) && (GROUPS == 1 || group < left))
+            cp_async16(stage + w_at + i * T::THREADS * 16, s->w[i]);
+        s->w[i] += T::RUN;
+    }
+#pragma unroll
+    for (int i = 0; i < T::N_X; i++) {
+        const int piece = i * T::THREADS + me;
+        uint16_t *x = (uint16_t *)(stage + T::X_AT);
+        if (GROUPS == 1 || piece / (8 * BM) < left)
+            cp_async16(x + piece_at<OWN_GROUP>(piece / 8, piece % 8), s->x[i]);
+        s->x[i] += GROUPS * OWN_GROUP;
+    }
+}
+
+/* Two codes along k of a lane's output in `operand`, in the low 16 bits. The output is row
+ * first + operand / 2 * 8 + operand % 2 * 16 + lane / 4 of the panel. */
+template <int Q4, class T> DEVICE uint32_t codes_read(const uint8_t *codes, int at, int operand)
+{
+    const int place = Q4 ? at + operand / 2 * 32 : (at ^ operand / 2 * 32) + operand % 2 * 64;
+    return *(const uint16_t *)(codes + place);
+}
+
+/* Floats whose last bit is worth 2^place: with a code's bits at `place` of them they become
+ * themselves plus the code. `zero` is one that the compiler does not know: a logical operation has
+ * room for one constant, and that is the mask. */
+#define N_PLACES 4 // 0, 4, 8, 12
+DEVICE void ones_make(uint32_t zero, uint32_t ones[N_PLACES])
+{
+#pragma unroll
+    for (int i = 0; i < N_PLACES; i++)
+        ones[i] = ((uint32_t)(150 - 4 * i) << 23) + zero;
+}
+
+/* The pair of numbers for the cores. */
+template <int Q4, int KIND>
+DEVICE uint32_t pair_decode(uint32_t codes, int operand, float scale, float min,
+                            const uint32_t ones[N_PLACES])
+{
+    float number[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int place = 8 * i + (Q4 ? operand % 2 * 4 : 0), mask = Q4 ? 15 : 255;
+        const float one = __uint_as_float((uint32_t)(150 - place) << 23);
+        const float code = __uint_as_float((codes & (uint32_t)mask << place) | ones[place / 4]) -
+                           (one + (Q4 ? 0 : Q8_BIAS));
+        number[i] = Q4 ? fmaf(code, scale, min) : code * scale;
+    }
+    return KIND == DTYPE_F16 ? cvt_f16_pair(number[0], number[1])
+                             : cvt_bf16_pair(number[0], number[1]);
+}
+
+/* Where a lane's numbers stand in a stage. */
+struct q_lane {
+    int code, head, x;
+    uint32_t ones[N_PLACES];
+};
+
+/* `first` is the warp's first row of the panel that begins at byte `panel`. */
+template <int Q4, class T>
+DEVICE struct q_lane lane_find(const struct mma_task *t, int panel, int first, int row)
+{
+    const int lane = lane_id(), c = lane % 4, of_panel = first + lane / 4;
+    struct q_lane at;
+    at.code =
+        code_place<Q4>(panel + T::HEAD_BYTES + c / 2 * T::QUAD_BYTES + of_panel * 4) + c % 2 * 2;
+    at.head = code_place<Q4>(panel + of_panel * (Q4 ? 2 : 4));
+    at.x = T::X_AT + 2 * piece_at<OWN_GROUP>(row + lane % 16, lane / 16);
+    ones_make((uint32_t)t->row % OWN_GROUP, at.ones);
+    return at;
+}
+
+/* Scale and minimum of a lane's output in each operand; `head`: those of the group. */
+template <int Q4, int N>
+DEVICE void scales_read(const uint8_t *stage, int head, float scale[N], float min[N])
+{
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        if (Q4) {
+            const uint8_t *at = stage + head + (j / 2 * 8 + j % 2 * 16) * 2;
+            scale[j] = cvt_f16(*(const uint16_t *)at);
+            min[j] = cvt_f16(*(const uint16_t *)(at + 2 * PANEL_ROWS));
+        } else {
+            scale[j] = *(const float *)(stage + (head ^ j / 2 * 32) + j % 2 * 64);
+            min[j] = 0;
+        }
+    }
+}
+
+/* Group g of the stage. Behind the last number of a row W is not zeros but finite, and x is zeros.
+ */
+template <int Q4, class T, int BM, int WM, int KIND>
+DEVICE void group_multiply(const uint8_t *stage, const struct q_lane *at, int g,
+                           float d[T::N][WM / 16][1][4])
+{
+    const int turned = Q4 ? 0 : g % 2 * 32; // a group of q8 has 17 rows of 128
+    const uint8_t *group = stage + g * T::GROUP_BYTES;
+    const uint8_t *x = stage + g * BM * OWN_GROUP * 2;
+    float scale[T::N], min[T::N];
+    scales_read<Q4, T::N>(group, at->head ^ turned, scale, min);
+#pragma unroll
+    for (int step = 0; step < OWN_GROUP / 16; step++) {
+        uint32_t a[WM / 16][4], b[T::N][2], codes[T::N][2];
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+            ldmatrix_x4(a[i], x + (at->x ^ step * 32) + i * 16 * OWN_GROUP * 2);
+#pragma unroll
+        for (int j = 0; j < 2 * T::N; j++) {
+            const int quads = (step * 4 + j % 2 * 2) * T::QUAD_BYTES;
+            codes[j / 2][j % 2] = Q4 && j / 2 % 2
+                                      ? codes[j / 2 - 1][j % 2]
+                                      : codes_read<Q4, T>(group + quads, at->code ^ turned, j / 2);
+        }
+#pragma unroll
+        for (int j = 0; j < 2 * T::N; j++) {
+            uint32_t *pair = &b[j / 2][j % 2];
+            *pair = pair_decode<Q4, KIND>(codes[j / 2][j % 2], j / 2, scale[j / 2], min[j / 2],
+                                          at->ones);
+        }
+#pragma unroll
+        for (int i = 0; i < WM / 16; i++)
+#pragma unroll
+            for (int j = 0; j < T::N; j++)
+                multiply_step<KIND>(d[j][i][0], a[i], b[j]);
+    }
+}
+
+/* All groups through a ring of stages, of which all but one are on their way (sm_75: there are two,
+ * and a copy is done when it returns). */
+template <int Q4, class T, int BM, int WM, int GROUPS, int STAGES, int KIND>
+DEVICE void groups_multiply(struct q_source<T> *source, const struct q_lane *at, int k,
+                            uint8_t *ring, float d[T::N][WM / 16][1][4])
+{
+    const int ahead = ARCH < 80 ? 1 : STAGES - 1, end = ahead * T::STAGE;
+    const int n_groups = (k + OWN_GROUP - 1) / OWN_GROUP;
+    int left = n_groups, from = 0;
+    for (int c = 0; c < ahead; c++, left -= GROUPS) {
+        if (left > 0)
+            stage_fetch<Q4, T, BM, GROUPS>(source, left, ring + c * T::STAGE);
+        cp_async_commit();
+    }
+    for (int g0 = 0; g0 < n_groups; g0 += GROUPS, left -= GROUPS) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads(); // the stage is here, and nobody reads the one before any more
+        if (left > 0)
+            stage_fetch<Q4, T, BM, GROUPS>(source, left,
+                                           ring + (from == 0 ? end : from - T::STAGE));
+        cp_async_commit();
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            if (g == 0 || g0 + g < n_groups)
+                group_multiply<Q4, T, BM, WM, KIND>(ring + from, at, g, d);
+        from = from == end ? 0 : from + T::STAGE;
+    }
+    cp_async_wait<0>();
+}
+
+template <int BM, int BN, int WM, int WN, int GROUPS, int STAGES, int Q4>
+static __global__ void __launch_bounds__(q_tile<Q4, BM, BN, WM, WN, GROUPS>::THREADS,
+                                         BN == 64 ? 3 : 1)
+    matmul_q_tile(const __grid_constant__ struct mma_task t)
+{
+    typedef q_tile<Q4, BM, BN, WM, WN, GROUPS> tile;
+    struct product p;
+    struct taken taken = {};
+    uint8_t *ring = take<uint8_t>(&taken, (ARCH < 80 ? 2 : STAGES) * tile::STAGE);
+    if (!product_enter<BM, BN>(&t, &p))
+        return; // the block as one
+    const int row0 = tile_row(&p, BM), o0 = tile_column(&p, BM, BN);
+    const int row = warp_id() / tile::ACROSS * WM, across = warp_id() % tile::ACROSS;
+    const int panel = across * WN / PANEL_ROWS, first = WN == 16 ? across % 2 * 8 : 0;
+    const struct q_lane at = lane_find<Q4, tile>(&t, panel * tile::RUN, first, row);
+    struct q_source<tile> source;
+    float d[tile::N][WM / 16][1][4] = {};
+    source_find<tile, BM>(&t, &p, row0, o0, &source);
+    if (ARCH < 80)
+        groups_multiply<Q4, tile, BM, WM, GROUPS, STAGES, DTYPE_F16>(&source, &at, p.k, ring, d);
+    else
+        groups_multiply<Q4, tile, BM, WM, GROUPS, STAGES, DTYPE_BF16>(&source, &at, p.k, ring, d);
+    __syncthreads(); // the stages are free
+#pragma unroll
+    for (int j = 0; j < tile::N; j++)
+        sums_finish<WM, 8>(&p, row0 + row, o0 + panel * PANEL_ROWS + first + j / 2 * 8 + j % 2 * 16,
+                           d[j], (float *)ring + warp_id() * strip_floats<8>());
+}
+
+template <int BM, int BN, int WM, int WN, int GROUPS, int STAGES, int Q4>
+static void q_launch(cudaStream_t stream, struct mma_task t)
+{
+    typedef q_tile<Q4, BM, BN, WM, WN, GROUPS> tile;
+    const int shared = take_bytes<uint8_t>((launch_arch() < 80 ? 2 : STAGES) * tile::STAGE);
+    const int grid = mma_grid(&t, BM, BN);
+    LAUNCH((matmul_q_tile<BM, BN, WM, WN, GROUPS, STAGES, Q4>), grid, tile::THREADS, shared, stream,
+           t);
+}
+
+template <int Q4> static void q_choose(cudaStream_t stream, const struct mma_task *t)
+{
+    const int rows = product_rows_likely(&t->parts[0]);
+    if (rows <= Q_ROWS_FEW)
+        q_launch<16, 64, 16, 16, 2, Q4 ? 5 : 4, Q4>(stream, *t);
+    else if (rows <= Q_ROWS_SOME)
+        q_launch<64, 64, 64, 16, 1, 5, Q4>(stream, *t);
+    else if (rows <= Q_ROWS_MID)
+        q_launch<128, 64, 64, 32, 1, 4, Q4>(stream, *t);
+    else
+        q_launch<128, 128, 64, 32, 1, 4, Q4>(stream, *t);
+}
+
+int matmul_q_takes(const struct product *p)
+{
+    return p->panel_bytes > 0 && (p->dtype == DTYPE_Q8 || p->dtype == DTYPE_Q4);
+}
+
+void matmul_q(cudaStream_t stream, const struct product parts[], int n_parts, const void *scratch)
+{
+    const struct mma_task t = mma_task_of(parts, n_parts, scratch);
+    if (parts[0].dtype == DTYPE_Q4)
+        q_choose<1>(stream, &t);
+    else
+        q_choose<0>(stream, &t);
+}
