@@ -121,7 +121,7 @@ fault("a stage is waited for by those who put it only", "kernels/cuda/matmul_mma
       "        __syncthreads(); // chunk c is here for all warps\n", "", MATMUL)
 fault("parts of a grid begin where all begin", "kernels/cuda/mma_tile.cuh",
       "(int)blockIdx.x >= t->parts[part + 1].block0", "(int)blockIdx.x > t->parts[part + 1].block0", MATMUL)
-fault("sums are stored over stages in use", "kernels/cuda/mma_tile.cuh",
+fault("sums are stored over stages in use", "kernels/cuda/matmul_mma.cu",
       "    __syncthreads(); // the stages are free\n", "", MATMUL)
 fault("a strip is read before it is there", "kernels/cuda/mma_tile.cuh",
       "        __syncwarp();\n#pragma unroll 1", "#pragma unroll 1", MATMUL)
