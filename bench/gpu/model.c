@@ -71,8 +71,8 @@ static const struct tile tiles[] = {
 static const struct tile q_tiles[] = {
     {16, 16, 64, 16 * 16, "matmul_q_tile<16,"},
     {64, 64, 64, 64 * 16, "matmul_q_tile<64,"},
-    {128, 128, 64, 64 * 32, "matmul_q_tile<128, 64,"},
-    {1 << 30, 128, 128, 64 * 32, "matmul_q_tile<128, 128,"},
+    {128, 128, 64, 64 * 32, "matmul_q_tile<128,64,"},
+    {1 << 30, 128, 128, 64 * 32, "matmul_q_tile<128,128,"},
 };
 /* kernels/cuda/matmul_int8_mma.cu, of more than CODES_ROWS rows. */
 #define CODES_ROWS 4
