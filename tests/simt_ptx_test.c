@@ -63,6 +63,8 @@ static const struct {
     {"neg.s64 %rd0, %rd1;", 'd', 5, 0, 0, (uint64_t)-5},
     {"mul.lo.s32 %r0, %r1, %r2;", 'r', 0x10001, 0x10001, 0, 0x20001},
     {"mul.lo.s64 %rd0, %rd1, %rd2;", 'd', M1, 7, 0, (uint64_t)-7},
+    {"mul.hi.s32 %r0, %r1, %r2;", 'r', 0xffffffff, 0x40000000, 0, 0xffffffff},
+    {"mul.hi.u32 %r0, %r1, %r2;", 'r', 0xffffffff, 0x40000000, 0, 0x3fffffff},
     {"mul.wide.s32 %rd0, %r1, %r2;", 'd', 0xffffffff, 4, 0, (uint64_t)-4},
     {"mul.wide.u32 %rd0, %r1, 4;", 'd', 0xffffffff, 0, 0, 0x3fffffffc},
     {"mul.wide.u16 %r0, %rs1, %rs2;", 'r', 0xffff, 0x8001, 0, 0x80007fff},

@@ -156,6 +156,8 @@ static int64_t remainder_of(int64_t a, int64_t b)
     X(neg_s64, "neg.s64", 2, u64, u64, 0u - a)                                                     \
     X(mul_lo_s32, "mul.lo.s32", 3, u32, u32, a * b)                                                \
     X(mul_lo_s64, "mul.lo.s64", 3, u64, u64, a * b)                                                \
+    X(mul_hi_s32, "mul.hi.s32", 3, s32, u32, (uint32_t)(((int64_t)a * b) >> 32))                   \
+    X(mul_hi_u32, "mul.hi.u32", 3, u32, u32, (uint32_t)(((uint64_t)a * b) >> 32))                  \
     X(mul_wide_s32, "mul.wide.s32", 3, s32, s64, (int64_t)a * b)                                   \
     X(mul_wide_u32, "mul.wide.u32", 3, u32, u64, (uint64_t)a * b)                                  \
     X(mul_wide_u16, "mul.wide.u16", 3, u16, u32, (uint32_t)a * b)                                  \
