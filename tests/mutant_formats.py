@@ -74,12 +74,12 @@ fault("codes of an expert's rows begin where all begin", "kernels/cuda/matmul_in
       "    t->codes += (int64_t)t->p.pair * t->n_groups * OWN_GROUP;\n", "", "simt_experts_test")
 fault("heads of an expert's rows begin where all begin", "kernels/cuda/matmul_int8.cuh",
       "    t->heads += t->p.pair;\n", "", "simt_experts_test")
-fault("weights of experts are not normed to these alone", "engine/line/layer_decode.c",
+fault("weights of experts are not normed to these alone", "engine/line/layer_ffn.c",
       ".alone = s->route_alone", ".alone = !s->route_alone", "family_golden.py --only mixtral")
 fault("gate and up of gpt-oss stand one below the other", "engine/source/family_gpt_oss.c",
       "(struct family_cut){rows, 1, 1, 2}", "(struct family_cut){rows, 0, 1, 2}",
       "family_golden.py --only gpt_oss")
-fault("the limit of the activation is left out", "engine/line/layer_decode.c",
+fault("the limit of the activation is left out", "engine/line/layer_ffn.c",
       ".limit = s->act_limit", ".limit = 0 * s->act_limit", "family_golden.py --only gpt_oss")
 fault("a GGUF file of a family of experts may have none", "engine/source/family_llama.c",
       "n > 0 || (gguf && !d->experts_key)", "n > 0 || gguf", "family_experts_test",
@@ -125,7 +125,7 @@ fault("the expert of all tokens counts by the first one's logistic", "kernels/cp
       "math_logistic(a->shares[row])", "math_logistic(a->shares[0])", EXPERTS)
 fault("the expert of all tokens counts in full, on a device", "kernels/cuda/experts.cu",
       "a.shares ? math_logistic(a.shares[row]) : 1.0f", "1.0f", "simt_experts_test")
-fault("the expert of all tokens counts in full", "engine/line/layer_decode.c",
+fault("the expert of all tokens counts in full", "engine/line/layer_ffn.c",
       ".shares = s->shared_gate ? w->shares : NULL", ".shares = NULL", TWO)
 fault("GGUF's qwen2_moe norms the weights of experts", "engine/source/family_llama.c",
       "gguf ? !d->route_all", "gguf ? 1", TWO)

@@ -366,154 +366,6 @@ static void qk_norm(struct layer_work *w, const struct model_layer *l, const uin
     }
 }
 
-/* Where a branch leaves what it adds to x: there, or apart when something happens to it first. */
-static int is_apart(const struct shape *s)
-{
-    return s->branch_scale != 1 || s->norm_place == NORM_OF_BRANCH || s->norm_place == NORM_AROUND;
-}
-
-/* A branch that stands apart comes to x. */
-static void join(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                 enum tensor_role post, float *x, float *branch, int m)
-{
-    const struct shape *s = w->shape;
-    if (!is_apart(s))
-        return;
-    if (model_has(l, post))
-        layer_norm(w, l, weights, post, N_ROLES, branch, branch, m);
-    layer_mix(w, x, branch, 1, s->branch_scale, s->dim, m);
-}
-
-/* gate and up of m rows [n] to w->gate. */
-static void gate_tile(struct layer_work *w, int n, int m)
-{
-    const struct shape *s = w->shape;
-    struct gate_mul_args args = {.gate = w->gate,
-                                 .up = w->up,
-                                 .m = m,
-                                 .n = n,
-                                 .gate_stride = n,
-                                 .up_stride = n,
-                                 .act = s->act,
-                                 .limit = s->act_limit};
-    ops_run_gate_mul(&w->ops, &args);
-}
-
-/* Logits of a choice. */
-static void choice_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                        enum tensor_role role, enum tensor_role bias, const float *in, float *to,
-                        int m)
-{
-    const struct ops ops = w->ops;
-    const struct projection choice = {role, bias, to, ACT_NONE, 0};
-    w->ops.compute = model_compute(role, ops.compute);
-    w->ops.matmul = MATMUL_OWN;
-    layer_project(w, l, weights, &choice, 1, in, m);
-    w->ops = ops;
-}
-
-/* Which experts a tile's tokens go to. */
-static struct route route_tile(struct layer_work *w, const struct model_layer *l,
-                               const uint8_t *weights, const float *in, int m)
-{
-    const struct shape *s = w->shape;
-    choice_tile(w, l, weights, ROLE_ROUTER, ROLE_ROUTER_B, in, w->router, m);
-    struct route_args args = {
-        .logits = w->router,
-        .logits_stride = s->n_experts,
-        .to = route_at(w->route, w->plan->tile_tokens, s->n_experts, s->n_experts_used),
-        .m = m,
-        .alone = s->route_alone};
-    ops_run_route(&w->ops, &args);
-    return args.to;
-}
-
-/* An MLP that all tokens go through: its matrices, and how many numbers stand between them. */
-struct mlp {
-    enum tensor_role gate, gate_bias, up, up_bias, down, down_bias;
-    int n;
-};
-
-/* To y, or added to it. */
-static void mlp_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                     const struct mlp *mlp, const float *in, float *y, int add, int m)
-{
-    const struct shape *s = w->shape;
-    const struct projection down = {mlp->down, mlp->down_bias, y, ACT_NONE, add};
-    if (s->gated) {
-        const struct projection gate_up[] = {{mlp->gate, mlp->gate_bias, w->gate, ACT_NONE, 0},
-                                             {mlp->up, mlp->up_bias, w->up, ACT_NONE, 0}};
-        layer_project(w, l, weights, gate_up, 2, in, m);
-        gate_tile(w, mlp->n, m);
-    } else {
-        const struct projection up = {mlp->up, mlp->up_bias, w->gate, s->act, 0};
-        layer_project(w, l, weights, &up, 1, in, m);
-    }
-    layer_project(w, l, weights, &down, 1, w->gate, m);
-}
-
-/* The expert of all tokens to w->shared_out, and what it counts to w->shares. */
-static void shared_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                        const float *in, int m)
-{
-    const struct shape *s = w->shape;
-    const struct mlp shared = {ROLE_SHARED_GATE, N_ROLES, ROLE_SHARED_UP, N_ROLES,
-                               ROLE_SHARED_DOWN, N_ROLES, s->shared_dim};
-    mlp_tile(w, l, weights, &shared, in, w->shared_out, 0, m);
-    if (s->shared_gate)
-        choice_tile(w, l, weights, ROLE_SHARE, N_ROLES, in, w->shares, m);
-}
-
-/* Each token through the experts that it goes to: to x, or beside it (is_apart). */
-static void experts_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                         const float *in, float *x, int m)
-{
-    const struct shape *s = w->shape;
-    const int pairs = m * s->n_experts_used, apart = is_apart(s);
-    const struct projection gate_up[] = {{ROLE_GATE, ROLE_GATE_B, w->gate, ACT_NONE, 0},
-                                         {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0}};
-    const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, w->expert_out, ACT_NONE, 0};
-    const struct route route = route_tile(w, l, weights, in, m);
-    if (w->bring && w->err == OK)
-        w->err = w->bring(w->bring_ctx, w->layer + 1, &route);
-    if (w->err != OK)
-        return; // there is nothing to multiply by
-    layer_project_experts(w, l, weights, gate_up, 2, in, m, &route);
-    gate_tile(w, s->ffn_dim, pairs);
-    layer_project_experts(w, l, weights, &down, 1, NULL, m, &route);
-    if (s->shared_dim > 0)
-        shared_tile(w, l, weights, in, m);
-    struct expert_sum_args sum = {.x = apart ? w->normed : x,
-                                  .y = w->expert_out,
-                                  .shared = s->shared_dim > 0 ? w->shared_out : NULL,
-                                  .shares = s->shared_gate ? w->shares : NULL,
-                                  .route = route,
-                                  .m = m,
-                                  .n = s->dim,
-                                  .x_stride = s->dim,
-                                  .y_stride = s->dim,
-                                  .add = !apart};
-    ops_run_expert_sum(&w->ops, &sum);
-}
-
-/* What the MLP, or those of a token's experts, adds to x; `in` may be w->normed. A layer of two
- * kinds says by its matrices which it is. */
-static void ffn_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                     const float *in, float *x, int m)
-{
-    const struct shape *s = w->shape;
-    const struct mlp plain = {ROLE_GATE, ROLE_GATE_B, ROLE_UP,   ROLE_UP_B,
-                              ROLE_DOWN, ROLE_DOWN_B, s->ffn_dim};
-    const struct mlp dense = {ROLE_DENSE_GATE, N_ROLES, ROLE_DENSE_UP, N_ROLES,
-                              ROLE_DENSE_DOWN, N_ROLES, s->dense_dim};
-    const struct mlp *mlp = model_has(l, ROLE_DENSE_UP) ? &dense : &plain;
-    if (model_has(l, ROLE_ROUTER))
-        experts_tile(w, l, weights, in, x, m);
-    else
-        mlp_tile(w, l, weights, mlp, in, is_apart(s) ? w->normed : x, !is_apart(s), m);
-    join(w, l, weights, ROLE_POST2_W, x, w->normed, m);
-}
-
 /* What a branch reads of x: its norm, in w->normed, where the norm stands before the branch. */
 static const float *branch_input(struct layer_work *w, const struct model_layer *l,
                                  const uint8_t *weights, enum tensor_role role,
@@ -561,7 +413,7 @@ static void after_parallel(struct layer_work *w, const struct model_layer *l,
     const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1};
     layer_norm(w, l, weights, shared ? ROLE_NORM1_W : ROLE_NORM2_W,
                shared ? ROLE_NORM1_B : ROLE_NORM2_B, x, w->normed, t->n);
-    ffn_tile(w, l, weights, w->normed, x, t->n);
+    layer_ffn(w, l, weights, w->normed, x, t->n);
     layer_project(w, l, weights, &out, 1, w->attn, t->n);
 }
 
@@ -570,18 +422,18 @@ static void after_tile(struct layer_work *w, const struct model_layer *l, const 
                        const struct tile *t, float *x)
 {
     const struct shape *s = w->shape;
-    const int apart = is_apart(s);
+    const int apart = layer_is_apart(s);
     const struct projection out = {ROLE_O, ROLE_O_B, apart ? w->normed : x, ACT_NONE, !apart};
     if (s->branches != BRANCHES_SERIAL) {
         after_parallel(w, l, weights, t, x);
         return;
     }
     layer_project(w, l, weights, &out, 1, w->attn, t->n);
-    join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
+    layer_join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
     const float *in = branch_input(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, t->n);
-    ffn_tile(w, l, weights, in, x, t->n);
+    layer_ffn(w, l, weights, in, x, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
 }
