@@ -202,17 +202,18 @@ static inline struct prompt_scratch prompt_scratch(int64_t n_prompt, int head_di
 }
 
 /* For the query heads of `heads` KV heads, with room for a ring: a V panel [32, dim_pad], logits
- * [rows, slots_pad] (of one split, [rows, 256], where no scores are made of them), per split a
- * maximum, a sum and a weight [3, rows, n_splits] and outputs [n_splits, rows, dim_pad], queries in
- * two forms [1.5, rows, dim_pad] and their sums [rows, groups], the outputs of one row [dim_pad];
- * of the new token its logits [rows], K and V [2, heads, dim_pad], scores and traits [2,
- * n_kv_heads]; views [n_kv_heads]. */
+ * [rows, slots_pad] (of one split, [rows, 256], where no scores are made of them: in layers with a
+ * window even if the policy has scores), per split a maximum, a sum and a weight [3, rows,
+ * n_splits] and outputs [n_splits, rows, dim_pad], queries in two forms [1.5, rows, dim_pad] and
+ * their sums [rows, groups], the outputs of one row [dim_pad]; of the new token its logits [rows],
+ * K and V [2, heads, dim_pad], scores and traits [2, n_kv_heads]; views [n_kv_heads]. */
 static inline int64_t attend_forced_thread_bytes(int64_t slots, int group, int n_kv_heads,
                                                  int head_dim, int scores)
 {
     int64_t dim_pad = round_up(head_dim, 16), n_splits = ceil_div(slots, SPLIT_SLOTS) + 1;
     int64_t groups = ceil_div(head_dim, KV_GROUP);
-    int64_t logits = scores ? round_up(slots, KV_PAGE_SLOTS) + EVICT_RING_MAX : SPLIT_SLOTS;
+    int64_t all = scores ? round_up(slots, KV_PAGE_SLOTS) + EVICT_RING_MAX : 0;
+    int64_t logits = max_i64(all, SPLIT_SLOTS);
     int64_t per_row = logits + n_splits * (3 + dim_pad) + dim_pad * 3 / 2 + groups + 1;
     int64_t numbers = per_row * group * n_kv_heads + (2 * n_kv_heads + 1) * dim_pad +
                       6 * n_kv_heads + KV_PAGE_SLOTS * dim_pad;
