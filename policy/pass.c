@@ -1,6 +1,7 @@
 /* policy/pass.c - see pass.h: what a step computes, and the play of a pass's steps. */
 #include "policy/pass.h"
 
+#include "policy/attention.h"
 #include "policy/int64.h"
 #include "policy/layout.h"
 #include "policy/rates.h"
@@ -59,38 +60,6 @@ static double row_bytes(const struct shape *s)
     return 4 * (2.0 * s->dim + heads + kv + 2.0 * shape_mlps_used(s) * s->ffn_dim);
 }
 
-/* Where positions are ranks: bytes that rotating a slot's keys writes and reads again, beside those
- * of attention. Where rows were measured that is in it. */
-static double turned_bytes(const struct setting *set)
-{
-    const struct shape *s = set->shape;
-    if (set->evict->positions != EVICT_POSITIONS_SLOT)
-        return 0;
-    return 2.0 * 4 * s->n_kv_heads * s->head_dim;
-}
-
-/* Attention of a batch in a layer, on the CPU. */
-static double attend_s(const struct setting *set, const struct load *l, int kind)
-{
-    const struct kv_load *kv = &l->kv[kind];
-    const struct shape *s = set->shape;
-    const struct model_rates *rates = &set->costs->rates;
-    double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
-    double flops = 4.0 * s->n_heads * s->head_dim * (double)kv->prompt_pairs;
-    double read =
-        set->costs->attend_rate > 0 ? set->costs->attend_rate : set->machine->ram_read.value;
-    double flops_rate = set->machine->prompt_flops.value > 0 ? set->machine->prompt_flops.value
-                                                             : set->machine->matmul_flops.value;
-    double prompts_s =
-        model_prompts_s(rates, l->prompts, (double)l->prompt_tokens, (double)kv->prompt_pairs);
-    if (rates->pair_s <= 0)
-        prompts_s = rate(flops, flops_rate);
-    if (rates->rows_s[0] > 0)
-        return model_attend_s(rates, (double)l->forced_tokens, (double)kv->slots) + prompts_s;
-    return rate((double)kv->slots * slot, read) +
-           rate((double)kv->slots * turned_bytes(set), set->machine->ram_read.value) + prompts_s;
-}
-
 static double tokens_of(const struct load *l)
 {
     return (double)(l->prompt_tokens + l->forced_tokens);
@@ -137,7 +106,7 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
         reduce_s = rate(logits * 8, m->rows_read.value); // written and reduced, tile by tile
     }
     for (int kind = KV_MOST; kind < p->kinds; kind++)
-        c->kv[kind].attend = attend_s(set, l, kind);
+        c->kv[kind].attend = attention_cpu_s(set, l, kind);
     for (int state = 0; state < 2; state++) {
         double layer_s = model_layer_s(&set->costs->rates, (enum weight_state)state, tokens);
         for (int kind = KV_MOST; kind < p->kinds; kind++)
@@ -156,17 +125,6 @@ static double device_s(const struct pricing *p, double bytes, double flops, doub
     const struct machine *m = p->set->machine;
     return max_d(rate(ceil(tokens / tile) * bytes, m->device_read.value),
                  rate(tokens * flops, m->device_flops.value));
-}
-
-/* Attention of a batch in a layer, on a device. */
-static double attend_on_device_s(const struct setting *set, const struct kv_load *kv)
-{
-    const struct machine *m = set->machine;
-    double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS, slots = (double)kv->slots;
-    double pair_flops = 4.0 * set->shape->n_heads * set->shape->head_dim;
-    return rate(slots * slot, machine_device_attend_read(m)) +
-           rate(slots * turned_bytes(set), m->device_read.value) +
-           rate(pair_flops * (double)kv->prompt_pairs, machine_device_attend_flops(m));
 }
 
 /* On a device; what rows on the CPU attend with is on the link beside the ops of the next tile. */
@@ -193,7 +151,7 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
                                                     p->plan->tile_positions);
     if (p->plan->attn_cpu) {
         for (int kind = KV_MOST; kind < p->kinds; kind++)
-            c->kv[kind].attend = attend_s(set, l, kind);
+            c->kv[kind].attend = attention_cpu_s(set, l, kind);
         c->to_cpu = rate(tokens * (heads + 2 * kv) * set->costs->cross.in, m->d2h.value);
         c->to_device = rate(tokens * heads * set->costs->cross.out, m->h2d.value);
         c->last = c->to_cpu / ceil(tokens / tile);
@@ -204,7 +162,7 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     }
     for (int kind = KV_MOST; kind < p->kinds; kind++)
         c->kv[kind].layer[0] = c->kv[kind].layer[1] =
-            c->before + attend_on_device_s(set, &l->kv[kind]) + c->after;
+            c->before + attention_device_s(set, &l->kv[kind]) + c->after;
 }
 
 /* A row gets its first pages when it enters, side by side; what it grows by stands anywhere. */

@@ -242,7 +242,7 @@ fault("positions are no part of the answer", "engine/app/run_setup.c",
 fault("learned positions roll", "engine/app/run_setup.c", "if (s->position != POSITION_ROPE)\n        return fail",
       "if (s->position != POSITION_ROPE && s->dim < 0)\n        return fail", ROLLING)
 fault("tables of angles end with the prompt", "policy/layout.c", "max64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
-fault("attention by rank costs nothing", "policy/pass.c", "return 2.0 * 4 * s->n_kv_heads * s->head_dim;", "return 0;", "cost_test")
+fault("attention by rank costs nothing", "policy/attention.c", "return 2.0 * 4 * s->n_kv_heads * s->head_dim;", "return 0;", "cost_test")
 fault("attend.cu: a key turns by its slot", ATTEND_CU, "s.rank = t.kv.slot_rank[", "s.rank = 0 * t.kv.slot_rank[", SIMT_ATTEND)
 fault("attend_join.cu: a victim leaves a gap", JOIN_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)
 fault("slots.cu: kept keys stay rotated", "kernels/cuda/slots.cu", "if (v || !rope->cos || d >= rope->rope_dim)", "if (d >= 0)", SIMT_ATTEND)

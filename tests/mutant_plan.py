@@ -29,7 +29,7 @@ fault("prompts on a device attend as fast as it multiplies", "policy/machine.c",
       "m->device_attend_flops.value > 0 ? m->device_attend_flops.value : m->device_flops.value;", "m->device_flops.value;", "cost_test")
 fault("a device that nobody measured attends in no time", "policy/machine.c",
       "m->device_attend_read.value > 0 ? m->device_attend_read.value : m->device_read.value;", "m->device_attend_read.value;", "cost_test")
-fault("keys turn on a device as fast as rows attend", "policy/pass.c",
+fault("keys turn on a device as fast as rows attend", "policy/attention.c",
       "rate(slots * turned_bytes(set), m->device_read.value)", "rate(slots * turned_bytes(set), machine_device_attend_read(m))", "cost_test")
 fault("rows that attend are measured in memory that is not there", "offload/probe_device.c",
       "    rows_carve(b, &a, heads);\n    if (a.used > b->n_bytes)", "    rows_carve(b, &a, heads);\n    if (0)", "probe_test")
