@@ -147,6 +147,12 @@ static void lay_hidden(struct build *b)
     arrays(b, LAYOUT_HIDDEN_SEGMENTS, p->hidden_frames, units, s->segment);
 }
 
+/* 1: rows know the position of each slot in some layer. */
+static int has_slots(const struct build *b)
+{
+    return b->evict->policy != EVICT_FULL || shape_window(b->shape) > 0;
+}
+
 static void lay_batches(struct build *b)
 {
     const struct plan *p = b->plan;
@@ -171,7 +177,7 @@ static void lay_batches(struct build *b)
         array(b, LAYOUT_SEEN_CANDIDATES, filters, c->filter_bytes);
     }
     arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PLAN_PAGE_SLOTS, 4);
-    if (b->evict->policy != EVICT_FULL || shape_window(b->shape) > 0) {
+    if (has_slots(b)) {
         int ring = c->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0;
         int64_t slots = b->shape->n_kv_heads * plan_kv_slots_before(p, p->decoder, ring);
         arrays(b, LAYOUT_SLOT_POS, rows, slots, 4);
@@ -311,6 +317,22 @@ int64_t layout_table_bytes(const struct plan *p, const struct plan_sizes *s)
     return max64(decode + compact, embed) + (3 * tiles + 5) * ARRAY_ALIGN;
 }
 
+/* What a prompt leaves in a layer, on its way from the device: as rows have it, where they have
+ * the most slots. Two prompts: one is cut while the other is on the link. */
+static void lay_kept(struct build *b)
+{
+    const struct plan *p = b->plan;
+    const struct shape *s = b->shape;
+    const int64_t pages = ceil_div64(min64(p->slots_cap, p->prompt_max), PLAN_PAGE_SLOTS);
+    const int64_t ring = b->costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0;
+    blocks(b, LAYOUT_KEPT_PAGES, 2, pages * b->costs->kv_page_bytes);
+    if (has_slots(b))
+        arrays(b, LAYOUT_KEPT_SLOTS, 2 * 4, s->n_kv_heads * (p->slots_cap + ring), 4);
+    if (evict_policy_anchor(b->evict->policy) != EVICT_NO_ANCHOR)
+        arrays(b, LAYOUT_KEPT_ANCHOR, 2, (int64_t)s->n_kv_heads * s->head_dim, 4);
+    blocks(b, LAYOUT_KEPT_RING, 2, b->costs->kv_ring_bytes);
+}
+
 /* Two batches: one attends while the other's numbers come or go. */
 static void lay_attend(struct build *b, int64_t tables)
 {
@@ -325,11 +347,13 @@ static void lay_attend(struct build *b, int64_t tables)
     arrays(b, LAYOUT_ATTEND_OUT, 2, p->step_tokens * heads, cross.out);
     arrays(b, LAYOUT_ATTEND_SINKS, 2, s->sinks * s->n_heads, 4);
     arrays(b, LAYOUT_ATTEND_TILE, narrow ? 4 : 0, p->tile_tokens * heads, 4);
-    arrays(b, LAYOUT_CROSS_OUT, 2, p->tile_tokens * (heads + 2 * kv), cross.in);
+    arrays(b, LAYOUT_CROSS_OUT, 2,
+           p->tile_tokens * max64((heads + 2 * kv) * cross.in, heads * cross.out), 1);
     arrays(b, LAYOUT_CROSS_IN, 2, p->tile_tokens * heads, cross.out);
     arrays(b, LAYOUT_ATTEND_TABLES, 2, tables, 1);
     array(b, LAYOUT_ATTEND_CUTS, 2 * p->batch, b->costs->sizes.cut);
     blocks(b, LAYOUT_ATTEND_SCRATCH, 1, b->costs->attend_bytes);
+    lay_kept(b);
 }
 
 static void lay_layer(struct build *b)

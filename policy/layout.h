@@ -94,9 +94,9 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(ROPE_SIN, workspace, DEVICE)      /* the same */                                             \
     X(SLOT_COS, workspace, ATTEND)      /* as ROPE_COS, on the CPU beside a device, by rank */     \
     X(SLOT_SIN, workspace, ATTEND)      /* the same */                                             \
-    X(PROMPT_PAGES, workspace, ATTEND)  /* [layout_prompt_pages()] pages in the compute format */  \
-    X(SHARED_PAGES, workspace, ATTEND)  /* [shared_tokens / 32] the same */                        \
-    X(PROMPT_SCORES, workspace, ATTEND) /* [layout_prompt_pages()][32][n_kv_heads] f32 */          \
+    X(PROMPT_PAGES, workspace, DEVICE)  /* [layout_prompt_pages()] pages in the compute format */  \
+    X(SHARED_PAGES, workspace, DEVICE)  /* [shared_tokens / 32] the same */                        \
+    X(PROMPT_SCORES, workspace, DEVICE) /* [layout_prompt_pages()][32][n_kv_heads] f32 */          \
     X(CUTS, workspace, HOST)            /* [2 * batch] struct cut */                               \
     X(TABLES, workspace,                                                                           \
       PINNED) /* [i: steps in flight] what ops are told: engine/line/tables.h */                   \
@@ -105,13 +105,17 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(DIRTY_BACK, workspace,                                                                       \
       PINNED) /* [i: steps in flight] bits of the pages that a step wrote */                      \
     /* engine/line/attend: beside a device, when rows attend on the CPU */                         \
-    X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v of each tile */           \
+    X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v of each tile's spans */   \
     X(ATTEND_OUT, workspace, PINNED)   /* [i: 2][step_tokens][n_heads][head_dim] */                \
     X(ATTEND_SINKS, workspace, PINNED) /* [i: 2][n_heads] f32 */                                   \
     X(ATTEND_TILE, workspace, HOST)    /* [i: 4][tile_tokens][n_heads][head_dim] f32: q, k, v and  \
                                           what attention gives, if any of them crosses as bf16 */ \
-    X(CROSS_OUT, workspace, DEVICE)    /* [i: 2] of ATTEND_IN what one tile has */                 \
+    X(CROSS_OUT, workspace, DEVICE)    /* [i: 2] of ATTEND_IN, or OUT, what one tile has */        \
     X(CROSS_IN, workspace, DEVICE)     /* [i: 2] of ATTEND_OUT the same */                         \
+    X(KEPT_PAGES, workspace, DEVICE)   /* [i: 2] what one prompt leaves: pages, */                 \
+    X(KEPT_SLOTS, workspace, DEVICE)   /* [i: 2 * 4] positions, scores, ranks, traits, */          \
+    X(KEPT_ANCHOR, workspace, DEVICE)  /* [i: 2] anchors, */                                       \
+    X(KEPT_RING, workspace, DEVICE)    /* [i: 2] a ring */                                         \
     X(ATTEND_TABLES, workspace, HOST)  /* [i: 2] as TABLES */                                      \
     X(ATTEND_CUTS, workspace, HOST)    /* as CUTS */                                               \
     X(ATTEND_SCRATCH, workspace, HOST) /* as SCRATCH */                                            \

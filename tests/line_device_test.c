@@ -177,6 +177,36 @@ static void test_codes_beside_a_device(void **state)
     }
 }
 
+/* Where the CPU attends beside a device, prompts attend there: any tile that has some, beside spans
+ * of rows that decode, or that came with tokens of their output, gives the CPU's bytes; prompts
+ * share what they begin with. */
+static void test_prompts_beside_spans(void **state)
+{
+    (void)state;
+    needs_simulator(); // another device's prompts have their own bytes
+    const struct expect job = {45, 150, 90, REQUEST_GENERATE, 0, 0, 1};
+    for (int seed = 0; seed < sweep(N_POLICIES, 4 * N_POLICIES); seed++) {
+        const struct kind k = {&models[seed % N_MODELS], POLICIES[seed * 5 % N_POLICIES],
+                               seed % 4 == 3 ? COMPUTE_F32 : COMPUTE_BF16, &job};
+        struct outcome got;
+        struct device *d = test_device_open((uint64_t)seed, DELAY_US);
+        bed_random.seed = (uint64_t)seed + 1;
+        bed_random.known = 80;
+        bed_random.shared = seed % 3 == 0 ? 0 : 20 * (seed % 3);
+        const struct outcome want = answer(k, device_cpu());
+        struct plan plan = random_plan(k.model, (uint64_t)seed);
+        plan.attn_cpu = 1;
+        plan.no_sharing = 0;
+        assert_int_equal(run(k, plan, d, &got), OK);
+        memset(&bed_random, 0, sizeof bed_random);
+        test_device_close(d);
+        if (got.hash != want.hash)
+            print_error("seed %d: other bytes\n", seed);
+        assert_int_equal(got.n_tokens, want.n_tokens);
+        assert_int_equal(got.hash, want.hash);
+    }
+}
+
 /* Whatever command loses the device, the run ends and says so; what was answered is right. */
 static void test_a_lost_device_ends_the_run(void **state)
 {
@@ -206,6 +236,7 @@ int main(void)
         cmocka_unit_test(test_any_placement_answers_alike),
         cmocka_unit_test(test_any_tile_answers_alike),
         cmocka_unit_test(test_codes_beside_a_device),
+        cmocka_unit_test(test_prompts_beside_spans),
         cmocka_unit_test(test_a_lost_device_ends_the_run),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

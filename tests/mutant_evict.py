@@ -232,7 +232,7 @@ fault("forced tokens come rotated as well", "engine/line/layer_decode.c", "if (c
 fault("the second table of angles is the first", "engine/line/layer_decode.c",
       "const int64_t at = s->layer_rope[layer] * w->rope_rows * (s->rope_dim / 2);", "const int64_t at = 0;", ROLLING)
 fault("rows that attend apart have no angles", "engine/line/layer.c",
-      "w->slot_cos && w->slot_cos != w->cos && row < all;", "w->slot_cos == w->sin && row < all;", ROLLING)
+      "w->slot_cos && row < all;", "w->slot_cos == w->sin && row < all;", ROLLING)
 fault("rows end at the context whatever their positions", "engine/job/request.c",
       "return max_i64(f->defaults->context, f->defaults->tokens_max);", "return f->defaults->context;", ROLLING)
 fault("a fraction of the tokens may exceed the context", "policy/evict.c", "floor(((double)context - 1) / budget)",

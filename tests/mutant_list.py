@@ -42,9 +42,9 @@ fault("a page's dirty bit is dropped", "engine/line/batch.c",
       "for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)\n            if (dirty",
       "for (int i = 0; i + 1 < slots / KV_PAGE_SLOTS; i++)\n            if (dirty", BYTES)
 fault("a page that fills up is not moved to its frame", "engine/line/layer_decode.c",
-      "if (n_slots % KV_PAGE_SLOTS && before < after)", "if (0 && before < after)", BYTES)
+      "n_slots % KV_PAGE_SLOTS && before != tail)", "0 && before != tail)", BYTES)
 fault("a tail page is moved 64 bytes short", "engine/line/layer_decode.c",
-      "w->rows.layout.page_bytes);\n    if (n_after", "w->rows.layout.page_bytes - 64);\n    if (n_after", BYTES)
+      "                 w->rows.layout.page_bytes);\n", "                 w->rows.layout.page_bytes - 64);\n", BYTES)
 fault("the tail of another layer", "engine/line/home_kv.c",
       "    return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;",
       "    return h->kv_tails + (at > 1 ? at - 1 : at) * h->plan->batch * h->kv.page_bytes;", BYTES)
@@ -292,10 +292,10 @@ fault("prompts of the line are not capped", "engine/line/layer_decode.c",
 fault("spans of the line are not capped", "engine/line/layer_decode.c",
       "                                      .cap = s->attn_softcap,\n", "", GEMMA2)
 fault("logits of the line are not capped", "engine/line/layer_head.c", ".cap = w->shape->logit_softcap};", ".cap = 0};", GEMMA2)
-fault("the line has no sinks", "engine/line/layer_decode.c",
+fault("the line has no sinks", "engine/line/layer_decode.c:layer_decode",
       "    w->sinks = w->shape->sinks ? model_vector(l, ROLE_SINKS, weights) : NULL;\n", "    w->sinks = NULL;\n", "engine_test")
 fault("sinks do not go to where attention runs apart", "engine/line/layer_decode.c",
-      "        ops_copy(&w->ops, x->sinks, model_vector(l, ROLE_SINKS, weights), w->shape->n_heads * 4);\n",
+      "        ops_copy(&w->ops, x->sinks, w->sinks, w->shape->n_heads * 4);\n",
       "        (void)x;\n", "line_device_test")
 fault("a cap that is null is the usual one", "engine/source/family_gemma2.c",
       "double value = source_null(s, key) ? 0 : (double)*cap;", "double value = (double)*cap;", GEMMA2)
@@ -467,9 +467,23 @@ fault("what a matmul reads as f16 crosses as bf16", "engine/line/costs.c",
       "compute == COMPUTE_BF16 && !device->api->reads(device, compute, DTYPE_BF16).as_f16",
       "compute == COMPUTE_BF16 && device", "costs_test")
 fault("k stands where q ends in f32", CROSS_C,
-      "buffer + n * bytes, k, n_kv);", "buffer + n * 4, k, n_kv);", LINE)
+      "    c->buffer += n * bytes;\n", "    c->buffer += n * 4;\n", LINE)
+fault("a prompt is cut where the one before is on the link", CROSS_C,
+      "    belt_next(&c->kept);\n", "", "simt_cross_test")
+fault("part 1 takes the attention of prompts for that of spans", "engine/line/layer_decode.c",
+      "{SPAN_FORCED, SPAN_PROMPT};", "{SPAN_PROMPT, SPAN_FORCED};", LINE)
+fault("what prompts leave is not written home", "engine/line/layer_decode.c:mark_prompts",
+      "1ull << (page & 63);", "0ull << (page & 63);", LINE)
+fault("the page that a prompt fills in part goes to the frame", "engine/line/layer_decode.c:send_kept",
+      "page_id(w, r, row, i, tail)", "page_id(w, r, row, i, 0 * tail - 1)", LINE)
+fault("scores of a prompt stay on the device", "engine/line/layer_decode.c:send_kept",
+      "        ops_copy(copies, home->slot_score + at, rows->slot_score, n_bytes);\n", "", LINE)
+fault("what prompts leave has a page too few", "policy/layout.c:lay_kept",
+      "blocks(b, LAYOUT_KEPT_PAGES, 2, pages *", "blocks(b, LAYOUT_KEPT_PAGES, 2, (pages - 1) *", LINE)
+fault("layers with a window attend in the scratch of scores", "kernels/cpu/cpu.h",
+      "int64_t logits = max_i64(all, SPLIT_SLOTS);", "int64_t logits = scores ? all : SPLIT_SLOTS;", LINE)
 fault("attention comes back as the other width", CROSS_C,
-      "cross_widen(ops, c->bytes.out, attn, buffer, n);", "cross_widen(ops, c->bytes.in, attn, buffer, n);", LINE)
+      "cross_widen(ops, c->bytes.out, to, c->buffer, n);", "cross_widen(ops, c->bytes.in, to, c->buffer, n);", LINE)
 fault("q that is still to be rotated is rounded", "engine/line/costs.c",
       " && evict->positions != EVICT_POSITIONS_SLOT)\n        bytes.in", ")\n        bytes.in", LINE)
 fault("what becomes codes is rounded before", "engine/line/costs.c",

@@ -1,5 +1,5 @@
 /* tests/simt_cross_test.c - engine/line/cross.c on a CUDA device without a GPU: whatever runs when,
- * each tile arrives as it was when it was sent. */
+ * each tile, and what each prompt leaves, arrives as it was when it was sent. */
 #include "engine/line/cross.h"
 #include "policy/layout.h"
 #include "tests/ops_help.h"
@@ -12,6 +12,7 @@ enum { N_SEEDS = 24, TILES = 7, Q = 96, KV = 32, ALL = Q + 2 * KV };
 
 struct scene {
     uint8_t in[TILES][ALL * 4], out[TILES][Q * 4], sent[TILES][ALL * 4], back[TILES][Q * 4];
+    uint8_t attn[TILES][Q * 4], kept[TILES][ALL * 4];
 };
 
 /* Numbers that bf16 holds. */
@@ -20,7 +21,9 @@ static float number(int tile, int i)
     return (float)(tile * 8 + i % 8);
 }
 
-/* Ops leave each tile's numbers in the same memory, and find what comes back in the same memory. */
+/* Ops leave each tile's numbers in the same memory, and find what comes back in the same memory: in
+ * two runs, the second one first. Of attention that stays on the device q plays the part; what a
+ * prompt leaves is all of it. */
 static void play(struct device *d, struct scene *scene, struct cross_bytes bytes)
 {
     const struct device_api *api = d->api;
@@ -34,6 +37,7 @@ static void play(struct device *d, struct scene *scene, struct cross_bytes bytes
     memory.base[ARENA_DEVICE] = mem;
     layout.parts[LAYOUT_CROSS_OUT] = (struct layout_part){ARENA_DEVICE, 0, ALL * 4, 2, ALL * 4};
     layout.parts[LAYOUT_CROSS_IN] = (struct layout_part){ARENA_DEVICE, 2048, Q * 4, 2, Q * 4};
+    layout.parts[LAYOUT_KEPT_PAGES] = (struct layout_part){ARENA_DEVICE, 8192, ALL * 4, 2, ALL * 4};
     float *q = (float *)(void *)((uint8_t *)mem + 4096), *attn = q + ALL;
     assert_int_equal(api->stream_open(d, &s), OK);
     assert_int_equal(api->event_open(d, &e), OK);
@@ -41,12 +45,29 @@ static void play(struct device *d, struct scene *scene, struct cross_bytes bytes
     const struct ops ops = {.stream = s};
     for (int i = 0; i < TILES; i++) {
         ops_copy(&ops, q, scene->sent[i], ALL * 4);
-        cross_out(&cross, &ops, q, Q, q + Q, q + Q + KV, KV, scene->in[i]);
+        cross_out_begin(&cross);
+        cross_out_add(&cross, &ops, bytes.in, q, Q);
+        cross_out_add(&cross, &ops, bytes.in, q + Q, 2 * KV);
+        cross_out_end(&cross, scene->in[i], ALL * bytes.in);
+        cross_out_begin(&cross);
+        cross_out_add(&cross, &ops, bytes.out, q, Q);
+        cross_out_end(&cross, scene->attn[i], Q * bytes.out);
+    }
+    for (int i = 0; i < TILES; i++) { // of one tile
+        ops_copy(&ops, q, scene->sent[i], ALL * 4);
+        uint8_t *kept = memory_at(&memory, LAYOUT_KEPT_PAGES, cross_kept_begin(&cross));
+        ops_copy(&ops, kept, q, ALL * 4);
+        const struct ops copies = cross_kept_filled(&cross);
+        ops_copy(&copies, scene->kept[i], kept, ALL * 4);
+        cross_kept_end(&cross);
     }
     api->record(cross.to_cpu, e);
     assert_int_equal(api->event_wait(cross.to_cpu, e), OK);
     for (int i = 0; i < TILES; i++) {
-        cross_in(&cross, &ops, scene->out[i], Q, attn);
+        cross_in_begin(&cross, scene->out[i], Q * bytes.out);
+        cross_in_take(&cross, &ops, attn + Q / 2, Q / 2);
+        cross_in_take(&cross, &ops, attn, Q / 2);
+        cross_in_end(&cross);
         ops_copy(&ops, scene->back[i], attn, Q * 4);
     }
     api->record(s, e);
@@ -90,8 +111,15 @@ static void test_tiles_do_not_meet(void **state)
                 memcpy(&half, scene.in[t] + j * 2, 2);
                 memcpy(&x, scene.in[t] + j * 4 * (bytes.in == 4), 4);
                 assert_true((bytes.in == 4 ? x : bf16_to_f32(half)) == number(t, j));
-                memcpy(&x, scene.back[t] + (j < Q ? j * 4 : 0), 4);
-                assert_true(j >= Q || x == number(t, j));
+                memcpy(&x, scene.kept[t] + j * 4, 4);
+                assert_true(x == number(t, j));
+                if (j >= Q)
+                    continue;
+                memcpy(&half, scene.attn[t] + j * 2, 2);
+                memcpy(&x, scene.attn[t] + j * 4 * (bytes.out == 4), 4);
+                assert_true((bytes.out == 4 ? x : bf16_to_f32(half)) == number(t, j));
+                memcpy(&x, scene.back[t] + (j + Q / 2) % Q * 4, 4);
+                assert_true(x == number(t, j));
             }
         d->api->unpin(d, &scene, sizeof scene);
         assert_int_equal(cudart_held(), 0);

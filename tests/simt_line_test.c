@@ -116,17 +116,17 @@ static void test_any_placement_gives_the_same_bytes(void **state)
         int sm;
         const struct evict *evict;
         const struct expect *job;
-    } kinds[] = {{COMPUTE_BF16, 80, &H2O_40, &JOBS[0]},
-                 {COMPUTE_BF16, 75, &RINGS, &JOBS[1]},
-                 {COMPUTE_BF16, 90, &MEAN, &JOBS[1]},
-                 {BY_CUBLASLT, 80, &MEAN, &JOBS[1]},
-                 {BY_CUBLASLT, 75, &H2O_40, &JOBS[0]}};
-    for (int i = 0; i < 5; i += sweep(2, 1)) {
+        int attn_cpu;
+    } kinds[] = {{COMPUTE_BF16, 80, &H2O_40, &JOBS[0], 0},  {COMPUTE_BF16, 75, &RINGS, &JOBS[1], 0},
+                 {COMPUTE_BF16, 80, &SHARING, &JOBS[0], 1}, {COMPUTE_BF16, 90, &MEAN, &JOBS[1], 0},
+                 {COMPUTE_BF16, 75, &FULL, &JOBS[0], 1},    {BY_CUBLASLT, 80, &MEAN, &JOBS[1], 0},
+                 {BY_CUBLASLT, 75, &H2O_40, &JOBS[0], 0}};
+    for (int i = 0; i < 7; i += sweep(2, 1)) {
         struct outcome first = {0}, got;
         for (uint64_t seed = 0; seed < 2; seed++) {
             struct device *d = device_make(seed, kinds[i].sm);
             enum err err = run(kinds[i].compute, kinds[i].evict, kinds[i].job,
-                               random_plan((uint64_t)(100 * i) + seed, 0), d, &got);
+                               random_plan((uint64_t)(100 * i) + seed, kinds[i].attn_cpu), d, &got);
             if (err != OK)
                 print_error("%d, seed %d: %s\n", i, (int)seed, err_text());
             assert_int_equal(err, OK);

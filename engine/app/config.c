@@ -156,7 +156,8 @@ const struct knob config_knobs[] = {
     {"prefill-tokens", 0, KNOB_COUNT, AT(prefill_tokens), LINE_CMDS, "0", "N",
      "most prompt tokens, and scored tokens, in one pass (0: auto)"},
     {"attn", 0, KNOB_CHOICE, AT(attn), LINE_CMDS, "auto", "auto|cpu|device",
-     "where attention runs (device: on the GPU; auto: there if one is used)"},
+     "where attention runs (device: on the GPU; cpu: on the CPU, but of prompts on the GPU; auto: "
+     "on a GPU if one is used)"},
     {"io", 0, KNOB_STRING, AT(io), LINE_CMDS | CMD_PROBE | CMD_BENCH_IO, "auto",
      "auto|uring|threads", "how files are read: through io_uring or by threads"},
     {"share-prefixes", 0, KNOB_CHOICE, AT(share_prefixes), LINE_CMDS, "on", "on|off",

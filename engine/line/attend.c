@@ -55,8 +55,7 @@ static void place(struct attender *a, const struct layer_work *like)
     a->work = *like;
     a->work.ops.stream = a->cpu;
     a->work.tables = &a->tables;
-    a->work.cuts = memory_at(m, LAYOUT_ATTEND_CUTS, 0);
-    a->work.scratch = memory_at(m, LAYOUT_ATTEND_SCRATCH, 0);
+    layer_place_apart(&a->work);
     a->tables = (struct tables){.memory = m, .part = LAYOUT_ATTEND_TABLES};
     float **const tile[] = {&a->work.q, &a->work.k, &a->work.v, &a->work.attn};
     for (int i = 0; i < 4; i++)

@@ -1,5 +1,5 @@
-/* engine/line/attend.h - attention on the CPU beside a device: its own thread, a stream like any
- * other.
+/* engine/line/attend.h - attention of forced spans on the CPU beside a device: its own thread, a
+ * stream like any other.
  *
  * Owns: the thread, the CPU's workspace, and what goes between a layer's two parts, for two
  * batches: while the device works on one, the CPU attends over the rows of the other. Refuses:

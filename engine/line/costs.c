@@ -217,8 +217,8 @@ void engine_costs(const struct model *model, struct device *device, const struct
     costs->attend_row_bytes = layer_rows_bytes(scratch, ops, model, 1, slots_cap, evict);
     costs->attend_rows_bytes =
         layer_rows_bytes(scratch, ops, model, PLAN_BATCH_MAX, slots_cap, evict);
-    costs->attend_bytes = layer_attend_bytes(device_cpu()->api->scratch, ops, model,
-                                             work->prompt_max, slots_cap, evict);
+    costs->attend_bytes =
+        layer_rows_bytes(device_cpu()->api->scratch, ops, model, 1, slots_cap, evict);
     costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
                                        .frame = sizeof(struct frame),
                                        .last_write = sizeof(struct last_write),

@@ -49,6 +49,18 @@ static void belt_emptied(struct belt *b)
     b->n++;
 }
 
+/* Slots that a prompt does not fill cross with those that it fills. */
+static void fill_kept(const struct memory *memory, struct stream *s)
+{
+    const struct ops ops = {.stream = s};
+    for (int id = LAYOUT_KEPT_PAGES; id <= LAYOUT_KEPT_RING; id++) {
+        const struct layout_part *p = &memory->layout->parts[id];
+        if (p->n > 0)
+            ops_fill(&ops, memory_at(memory, (enum layout_id)id, 0), 0,
+                     (p->n - 1) * p->stride + p->n_bytes);
+    }
+}
+
 enum err cross_open(struct cross *c, const struct memory *memory, struct cross_bytes bytes,
                     struct stream *ops)
 {
@@ -57,6 +69,8 @@ enum err cross_open(struct cross *c, const struct memory *memory, struct cross_b
     TRY(api->stream_open(ops->device, &c->to_cpu));
     TRY(api->stream_open(ops->device, &c->to_device));
     TRY(belt_open(&c->out, ops, c->to_cpu, memory, LAYOUT_CROSS_OUT));
+    TRY(belt_open(&c->kept, ops, c->to_cpu, memory, LAYOUT_KEPT_PAGES));
+    fill_kept(memory, ops);
     return belt_open(&c->in, c->to_device, ops, memory, LAYOUT_CROSS_IN);
 }
 
@@ -69,6 +83,7 @@ void cross_close(struct cross *c)
     api->stream_close(c->to_device);
     belt_close(&c->out);
     belt_close(&c->in);
+    belt_close(&c->kept);
     memset(c, 0, sizeof *c);
 }
 
@@ -88,26 +103,57 @@ void cross_widen(const struct ops *ops, int bytes, float *to, const void *from, 
         ops_run_cast(ops, &(struct cast_args){.from = from, .to = to, .n = n, .widens = 1});
 }
 
-void cross_out(struct cross *c, const struct ops *ops, const float *q, int64_t n, const float *k,
-               const float *v, int64_t n_kv, uint8_t *to)
+void cross_out_begin(struct cross *c)
 {
-    const int bytes = c->bytes.in;
+    c->buffer = belt_next(&c->out);
+}
+
+void cross_out_add(struct cross *c, const struct ops *ops, int bytes, const float *from, int64_t n)
+{
+    cross_narrow(ops, bytes, c->buffer, from, n);
+    c->buffer += n * bytes;
+}
+
+void cross_out_end(struct cross *c, uint8_t *to, int64_t n_bytes)
+{
     const struct ops copies = {.stream = c->to_cpu};
-    uint8_t *buffer = belt_next(&c->out);
-    cross_narrow(ops, bytes, buffer, q, n);
-    cross_narrow(ops, bytes, buffer + n * bytes, k, n_kv);
-    cross_narrow(ops, bytes, buffer + (n + n_kv) * bytes, v, n_kv);
     belt_filled(&c->out);
-    ops_copy(&copies, to, buffer, (n + 2 * n_kv) * bytes);
+    ops_copy(&copies, to, c->buffer - n_bytes, n_bytes);
     belt_emptied(&c->out);
 }
 
-void cross_in(struct cross *c, const struct ops *ops, const uint8_t *from, int64_t n, float *attn)
+void cross_in_begin(struct cross *c, const uint8_t *from, int64_t n_bytes)
 {
     const struct ops copies = {.stream = c->to_device};
-    uint8_t *buffer = belt_next(&c->in);
-    ops_copy(&copies, buffer, from, n * c->bytes.out);
+    c->buffer = belt_next(&c->in);
+    ops_copy(&copies, c->buffer, from, n_bytes);
     belt_filled(&c->in);
-    cross_widen(ops, c->bytes.out, attn, buffer, n);
+}
+
+void cross_in_take(struct cross *c, const struct ops *ops, float *to, int64_t n)
+{
+    cross_widen(ops, c->bytes.out, to, c->buffer, n);
+    c->buffer += n * c->bytes.out;
+}
+
+void cross_in_end(struct cross *c)
+{
     belt_emptied(&c->in);
+}
+
+int cross_kept_begin(struct cross *c)
+{
+    belt_next(&c->kept);
+    return (int)(c->kept.n % 2);
+}
+
+struct ops cross_kept_filled(struct cross *c)
+{
+    belt_filled(&c->kept);
+    return (struct ops){.stream = c->to_cpu};
+}
+
+void cross_kept_end(struct cross *c)
+{
+    belt_emptied(&c->kept);
 }

@@ -60,17 +60,6 @@ void layer_place_attention(struct layer_work *w)
     w->rows.ring_stride = m->layout->parts[LAYOUT_RINGS].stride;
 }
 
-/* By which rows that attend rotate their keys: a table of their own, where they attend apart. */
-static void place_slot_tables(struct layer_work *w)
-{
-    float *apart = memory_at(w->memory, LAYOUT_SLOT_COS, 0);
-    w->slot_cos = w->slot_sin = NULL;
-    if (w->evict->positions != EVICT_POSITIONS_SLOT)
-        return;
-    w->slot_cos = apart ? apart : w->cos;
-    w->slot_sin = apart ? memory_at(w->memory, LAYOUT_SLOT_SIN, 0) : w->sin;
-}
-
 void layer_place(struct layer_work *w, const struct memory *m, const struct plan *plan,
                  const struct model *model, const struct evict *evict, int64_t rope_rows)
 {
@@ -94,7 +83,9 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->shares = memory_at(m, LAYOUT_SHARES, 0);
     w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
     w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
-    place_slot_tables(w);
+    const int by_rank = evict->positions == EVICT_POSITIONS_SLOT;
+    w->slot_cos = by_rank ? w->cos : NULL;
+    w->slot_sin = by_rank ? w->sin : NULL;
     w->cuts = memory_at(m, LAYOUT_CUTS, 0);
     layer_place_attention(w);
     w->logits = memory_at(m, LAYOUT_LOGITS, 0);
@@ -116,11 +107,14 @@ static void rope_row(const struct layer_work *w, int64_t row, int sines, float *
     }
 }
 
-/* The table of rows that attend apart, in RAM. */
-static void fill_slot_tables(const struct layer_work *w)
+void layer_place_apart(struct layer_work *w)
 {
     const int64_t half = w->shape->rope_dim / 2, all = shape_ropes(w->shape) * w->rope_rows;
-    for (int64_t row = 0; w->slot_cos && w->slot_cos != w->cos && row < all; row++) {
+    w->slot_cos = memory_at(w->memory, LAYOUT_SLOT_COS, 0);
+    w->slot_sin = memory_at(w->memory, LAYOUT_SLOT_SIN, 0);
+    w->cuts = memory_at(w->memory, LAYOUT_ATTEND_CUTS, 0);
+    w->scratch = memory_at(w->memory, LAYOUT_ATTEND_SCRATCH, 0);
+    for (int64_t row = 0; w->slot_cos && row < all; row++) {
         rope_row(w, row, 0, w->slot_cos + row * half);
         rope_row(w, row, 1, w->slot_sin + row * half);
     }
@@ -130,7 +124,6 @@ enum err layer_open(struct layer_work *w, struct event *done)
 {
     int64_t row_bytes = w->shape->rope_dim / 2 * (int64_t)sizeof(float);
     int64_t all = shape_ropes(w->shape) * w->rope_rows;
-    fill_slot_tables(w);
     int64_t rows =
         row_bytes ? w->memory->layout->parts[LAYOUT_TABLES].n_bytes / 64 * 64 / row_bytes : 0;
     for (int sines = 0; sines < 2 && rows > 0; sines++)

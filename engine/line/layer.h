@@ -60,7 +60,7 @@ struct layer_work {
     float *shared_out, *shares; // [tile_tokens][dim]; [tile_tokens]
     void *route;                // route_bytes()
     float *cos, *sin;           // [ropes][rope_rows][rope_dim / 2] by position
-    float *slot_cos, *slot_sin; // the same, where rows attend; set only where positions are ranks
+    float *slot_cos, *slot_sin; // the same, where it attends; set only where positions are ranks
     int64_t rope_rows;          // layout_rope_rows()
     uint8_t *prompt_pages;      // [prompt_page_cap][prompt.page_bytes]
     uint8_t
@@ -91,6 +91,9 @@ void layer_place(struct layer_work *w, const struct memory *memory, const struct
                  const struct model *model, const struct evict *evict, int64_t rope_rows);
 /* What attention needs of it, once plan, memory, shape and ring_bytes are set. */
 void layer_place_attention(struct layer_work *w);
+/* Of a copy of it, for rows that attend on the CPU beside a device: what they have apart, and the
+ * tables by which they rotate keys, filled in. */
+void layer_place_apart(struct layer_work *w);
 /* Tables that depend on nothing but the model. done: an event to wait by. ERR_DEVICE. */
 enum err layer_open(struct layer_work *w, struct event *done);
 
@@ -111,24 +114,26 @@ struct layer_kv {
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden);
-/* The same in two parts, attention apart from the matmuls: what goes between them, in memory that
- * both reach, tile by tile: q, k and v of all tokens of a tile, one behind the other; attention;
- * sinks [n_heads] f32, where the model has any. */
+/* The same in two parts, decode's attention apart: what goes between them, in memory that both
+ * reach, tile by tile: q, k and v of a tile's forced spans, one behind the other; attention of
+ * these, then of its prompts; sinks [n_heads] f32, where the model has any. */
 struct exchange {
     struct cross_bytes bytes; // of a number
     uint8_t *in, *out;
     float *sinks;
 };
-/* Part 0: q, k and v of the batch's tokens. Part 1: from attn to the layer's end. */
+/* Part 0: q, k and v of the batch's tokens; prompts attend, and what they leave goes to their rows
+ * in `kv`, positions and scores to where they are kept: on the CPU's side. Part 1: from attn to the
+ * layer's end. */
 void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
-                  const struct batch *batch, const uint8_t *weights, float *hidden,
-                  struct cross *cross, const struct exchange *x);
+                  const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
+                  float *hidden, struct cross *cross, const struct exchange *x);
 void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
                  const uint8_t *weights, struct cross *cross, const struct exchange *x,
                  float *hidden);
-/* What stands between them, on another device: needs what layer_place_attention() sets, cuts,
- * scratch and tables, and, for what crosses as bf16, q, k, v and attn of a tile. Leaves rows.dirty
- * as layer_decode does. */
+/* What stands between them, on the CPU: forced spans attend. Needs what layer_place_apart() and
+ * layer_place_attention() set, tables, and, for what crosses as bf16, q, k, v and attn of a tile.
+ * Leaves rows.dirty as layer_decode does. */
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x);
 /* Decodes a layer from where it was read into tiles. */

@@ -14,6 +14,9 @@ struct tile {
     int continued_page_end; // pages of the prompt that went over the end, else 0
 };
 
+typedef int (*tiles_fn)(struct layer_work *w, const struct batch *b, struct tile *t,
+                        struct cut *cuts);
+
 /* Cuts of the next tile; 0 when the batch is done. */
 static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t, struct cut *cuts)
 {
@@ -45,6 +48,18 @@ static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t
         }
     }
     return t->n > 0;
+}
+
+/* The same without prompts, which leave no gaps: tiles of rows that attend apart. */
+static int tile_next_forced(struct layer_work *w, const struct batch *b, struct tile *t,
+                            struct cut *cuts)
+{
+    const int more = tile_next(w, b, t, cuts), n = t->n_cuts;
+    t->n_cuts = 0;
+    for (int i = 0; i < n; i++)
+        if (cuts[i].span->kind == SPAN_FORCED)
+            cuts[t->n_cuts++] = cuts[i];
+    return more;
 }
 
 /* 1: the layer's keys stand as they were before they were rotated. */
@@ -178,11 +193,11 @@ static struct forced_span forced_span(const struct layer_work *w, const struct b
 }
 
 /* Spans of all tiles of the batch, those of a tile in a row. */
-static void tell_spans(struct layer_work *w, const struct batch *b)
+static void tell_spans(struct layer_work *w, const struct batch *b, tiles_fn next)
 {
     struct tile t = {0};
     int64_t n_prompts = 0, n_forced = 0;
-    while (tile_next(w, b, &t, w->cuts))
+    while (next(w, b, &t, w->cuts))
         for (int i = 0; i < t.n_cuts; i++)
             *(w->cuts[i].span->kind == SPAN_PROMPT ? &n_prompts : &n_forced) += 1;
     struct prompt_span *p = tables_take(w->tables, n_prompts * (int64_t)sizeof *p);
@@ -190,7 +205,7 @@ static void tell_spans(struct layer_work *w, const struct batch *b)
     w->told.prompts = p;
     w->told.forced = f;
     t = (struct tile){0};
-    while (tile_next(w, b, &t, w->cuts))
+    while (next(w, b, &t, w->cuts))
         for (int i = 0, at = 0; i < t.n_cuts; at += w->cuts[i].n, i++)
             if (w->cuts[i].span->kind == SPAN_PROMPT)
                 *p++ = prompt_span(&w->cuts[i], at);
@@ -250,36 +265,35 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         ops_run_attend_prompt(&w->ops, &args);
 }
 
-/* Prompts that end in this tile leave their kept slots in their row's pages. */
-static void keep_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
-                         const struct batch *b, int layer)
+static int ends_prompt(const struct cut *c)
 {
-    for (int i = 0; i < t->n_cuts; i++) {
-        const struct cut *c = &cuts[i];
-        if (c->span->kind != SPAN_PROMPT || c->offset + c->n < c->span->n)
-            continue;
-        const struct row *row = &b->rows[c->span->row];
-        int n_prompt = c->span->pos + c->span->n;
-        int64_t scores_at = (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
-        const int scores = evict_prompt_scores(w->rule.policy) || evict_lag_scores(w->rule.policy);
-        struct prompt_keep_args keep = {.from = w->prompt,
-                                        .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
-                                        .scores = scores ? w->prompt_scores + scores_at : NULL,
-                                        .rope = slot_rope(w, layer),
-                                        .kv = w->rows,
-                                        .evict = w->rule,
-                                        .limits = layer_limits(w, row),
-                                        .row = c->span->row,
-                                        .n_heads = w->shape->n_heads,
-                                        .n_prompt = n_prompt,
-                                        .scratch = w->scratch};
-        ops_run_prompt_keep(&w->ops, &keep);
-        if (!w->dump)
-            continue;
-        struct kv_row kv =
-            kv_row_at(&w->rows, c->span->row, &keep.limits, layer_slots(w, row, n_prompt));
-        w->dump(w->dump_ctx, row, layer, &kv, 0, n_prompt, NULL);
-    }
+    return c->span->kind == SPAN_PROMPT && c->offset + c->n == c->span->n;
+}
+
+/* A prompt that ends leaves its kept slots in the pages of a row of w->rows. */
+static void keep_prompt(struct layer_work *w, const struct cut *c, const struct batch *b, int layer,
+                        int kept_row)
+{
+    const struct row *row = &b->rows[c->span->row];
+    int n_prompt = c->span->pos + c->span->n;
+    int64_t scores_at = (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
+    const int scores = evict_prompt_scores(w->rule.policy) || evict_lag_scores(w->rule.policy);
+    struct prompt_keep_args keep = {.from = w->prompt,
+                                    .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
+                                    .scores = scores ? w->prompt_scores + scores_at : NULL,
+                                    .rope = slot_rope(w, layer),
+                                    .kv = w->rows,
+                                    .evict = w->rule,
+                                    .limits = layer_limits(w, row),
+                                    .row = kept_row,
+                                    .n_heads = w->shape->n_heads,
+                                    .n_prompt = n_prompt,
+                                    .scratch = w->scratch};
+    ops_run_prompt_keep(&w->ops, &keep);
+    if (!w->dump)
+        return;
+    struct kv_row kv = kv_row_at(&w->rows, kept_row, &keep.limits, layer_slots(w, row, n_prompt));
+    w->dump(w->dump_ctx, row, layer, &kv, 0, n_prompt, NULL);
 }
 
 static void attend_forced(struct layer_work *w, const struct tile *t, const struct cut *cuts,
@@ -400,7 +414,9 @@ static void attend_tile(struct layer_work *w, const struct tile *t, const struct
 {
     const float scale = shape_attn_scale(w->shape);
     attend_prompts(w, t, cuts, b, scale);
-    keep_prompts(w, t, cuts, b, layer);
+    for (int i = 0; i < t->n_cuts; i++)
+        if (ends_prompt(&cuts[i]))
+            keep_prompt(w, &cuts[i], b, layer, cuts[i].span->row);
     attend_forced(w, t, cuts, b, layer, scale);
 }
 
@@ -438,42 +454,54 @@ static void after_tile(struct layer_work *w, const struct model_layer *l, const 
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
 }
 
-/* Where every page of row r lies in this step. Pages on NVMe: full ones in the frame, the page
- * being filled in its tail; a tail that fills up in this step moves to the frame first. */
-static void place_pages(struct layer_work *w, int r, const struct row *row, int32_t *ids)
+/* Pages on NVMe: full ones are in the frame, the page of a row that is being filled in its tail.
+ * Which one that is; -1: none. */
+static int tail_page(const struct layer_work *w, const struct kv_rows *rows, const struct row *row)
 {
-    const int n_slots = layer_slots(w, row, 0), n_after = layer_slots(w, row, row->n_take);
-    const int before = n_slots / KV_PAGE_SLOTS, after = n_after / KV_PAGE_SLOTS;
-    const int own = plan_own_pages(w->plan, w->layer);
-    if (own > 0)
-        for (int i = 0; i < own; i++)
-            ids[i] = r * own + i;
-    else
-        memcpy(ids, row->pages, (size_t)row->n_pages * sizeof *ids);
-    if (!w->rows.tails)
-        return;
-    if (n_slots % KV_PAGE_SLOTS && before < after)
-        ops_copy(&w->ops, kv_page_of(&w->rows, ids[before]), kv_page_of(&w->rows, ~r),
-                 w->rows.layout.page_bytes);
-    if (n_after % KV_PAGE_SLOTS)
-        ids[after] = ~r;
+    const int n_after = layer_slots(w, row, row->n_take);
+    return rows->tails && n_after % KV_PAGE_SLOTS ? n_after / KV_PAGE_SLOTS : -1;
 }
 
-/* The KV of the batch in decoder layer `layer`. */
-static void place_rows(struct layer_work *w, int layer, const struct batch *b,
-                       const struct layer_kv *kv)
+/* Where page i of row r lies in this step. */
+static int32_t page_id(const struct layer_work *w, int r, const struct row *row, int i, int tail)
 {
-    struct kv_rows *rows = &w->rows;
+    const int own = plan_own_pages(w->plan, w->layer);
+    if (i == tail)
+        return ~r;
+    return own > 0 ? r * own + i : row->pages[i];
+}
+
+/* Of all its pages; a tail that fills up in this step moves to the frame first. */
+static void place_pages(struct layer_work *w, int r, const struct row *row, int32_t *ids)
+{
+    const int n_slots = layer_slots(w, row, 0), before = n_slots / KV_PAGE_SLOTS;
+    const int tail = tail_page(w, &w->rows, row), own = plan_own_pages(w->plan, w->layer);
+    for (int i = 0; i < (own > 0 ? own : row->n_pages); i++)
+        ids[i] = page_id(w, r, row, i, tail);
+    if (w->rows.tails && n_slots % KV_PAGE_SLOTS && before != tail)
+        ops_copy(&w->ops, kv_page_of(&w->rows, ids[before]), kv_page_of(&w->rows, ~r),
+                 w->rows.layout.page_bytes);
+}
+
+/* The decoder layer at hand. */
+static void begin_layer(struct layer_work *w, int layer)
+{
+    struct evict_row limits = {0};
+    w->layer = layer;
+    evict_in_kind(w->evict, &limits, plan_kind(w->plan, layer), &w->rule, &limits);
+}
+
+/* Where the KV of the batch is in it, but for page ids. */
+static void place_state(const struct layer_work *w, const struct batch *b,
+                        const struct layer_kv *kv, struct kv_rows *rows)
+{
     int64_t first = (int64_t)b->index * w->plan->batch; // row of the run
-    const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0;
+    const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0, layer = w->layer;
     const int64_t slots = w->shape->n_kv_heads * plan_kv_slots_before(w->plan, layer, ring);
     rows->slots_cap = plan_kv_slots(w->plan, layer) + ring;
     rows->pages = kv->pages;
     rows->tails = kv->tails;
     rows->tail_stride = kv->tail_stride;
-    struct evict_row limits = {0};
-    w->layer = layer;
-    evict_in_kind(w->evict, &limits, plan_kind(w->plan, layer), &w->rule, &limits);
     rows->slot_pos = NULL;
     rows->slot_score = NULL;
     rows->slot_rank = NULL;
@@ -493,12 +521,27 @@ static void place_rows(struct layer_work *w, int layer, const struct batch *b,
                        (int64_t)layer * w->shape->n_kv_heads * w->shape->head_dim;
     if (rows->rings)
         rows->rings += layer * w->ring_bytes;
-    const int64_t dirty_bytes = (int64_t)b->n_rows * rows->dirty_stride * 8;
+}
+
+/* Bits of the pages that a step writes, none of them set yet, and page ids, of n rows. */
+static int32_t *take_pages(struct layer_work *w, int n)
+{
+    struct kv_rows *rows = &w->rows;
+    const int64_t dirty_bytes = (int64_t)n * rows->dirty_stride * 8;
     void *dirty = tables_take(w->tables, dirty_bytes);
     memset(dirty, 0, (size_t)dirty_bytes);
     rows->dirty = tables_seen(w->tables, dirty);
-    int32_t *ids = tables_take(w->tables, b->n_rows * (int64_t)sizeof *ids * rows->page_ids_stride);
+    int32_t *ids = tables_take(w->tables, n * (int64_t)sizeof *ids * rows->page_ids_stride);
     rows->page_ids = tables_seen(w->tables, ids);
+    return ids;
+}
+
+/* The KV of the batch in the layer. */
+static void place_rows(struct layer_work *w, const struct batch *b, const struct layer_kv *kv)
+{
+    struct kv_rows *rows = &w->rows;
+    place_state(w, b, kv, rows);
+    int32_t *ids = take_pages(w, b->n_rows);
     for (int r = 0; r < b->n_rows; r++)
         if (b->rows[r].request)
             place_pages(w, r, &b->rows[r], ids + (int64_t)r * rows->page_ids_stride);
@@ -509,9 +552,10 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
                   float *hidden)
 {
     struct tile t = {0};
-    place_rows(w, layer - 1, batch, kv);
+    begin_layer(w, layer - 1);
+    place_rows(w, batch, kv);
     tell_rope(w, batch, layer - 1);
-    tell_spans(w, batch);
+    tell_spans(w, batch, tile_next);
     tables_send(w->tables, &w->ops); // one copy for all tables of the step
     w->sinks = w->shape->sinks ? model_vector(l, ROLE_SINKS, weights) : NULL;
     while (tile_next(w, batch, &t, w->cuts)) {
@@ -521,6 +565,8 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
         after_tile(w, l, weights, &t, x);
     }
 }
+
+/* ---- in two parts ---- */
 
 /* Numbers of q, and of k or v, of one token. */
 static int64_t q_numbers(const struct layer_work *w)
@@ -533,25 +579,151 @@ static int64_t kv_numbers(const struct layer_work *w)
     return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
 }
 
-void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
-                  const struct batch *batch, const uint8_t *weights, float *hidden,
-                  struct cross *cross, const struct exchange *x)
+/* The tile's next run of cuts of a kind: its first token and how many; 0 behind the last one. */
+struct run {
+    int cut, at, first, n;
+};
+
+static int run_next(const struct tile *t, const struct cut *cuts, int kind, struct run *r)
+{
+    r->n = 0;
+    for (; r->cut < t->n_cuts && (r->n == 0 || cuts[r->cut].span->kind == kind); r->cut++) {
+        if (cuts[r->cut].span->kind == kind) {
+            r->first = r->n == 0 ? r->at : r->first;
+            r->n += cuts[r->cut].n;
+        }
+        r->at += cuts[r->cut].n;
+    }
+    return r->n > 0;
+}
+
+/* Tokens of a kind. */
+static int64_t run_tokens(const struct tile *t, const struct cut *cuts, int kind)
+{
+    int64_t n = 0;
+    for (int i = 0; i < t->n_cuts; i++)
+        n += cuts[i].span->kind == kind ? cuts[i].n : 0;
+    return n;
+}
+
+/* Of the tokens of a kind `each` numbers of x. */
+static void add_runs(struct layer_work *w, struct cross *cross, const struct tile *t, int kind,
+                     int bytes, const float *x, int64_t each)
+{
+    struct run r = {0};
+    while (run_next(t, w->cuts, kind, &r))
+        cross_out_add(cross, &w->ops, bytes, x + r.first * each, r.n * each);
+}
+
+/* The CPU gets q, k and v of the tile's spans that it attends for. What prompts got here waits
+ * behind their attention, where part 1 finds it. */
+static void send_tile(struct layer_work *w, struct cross *cross, const struct exchange *x,
+                      const struct tile *t)
 {
     const int64_t heads = q_numbers(w), kv = kv_numbers(w);
-    struct tile t = {0};
-    tell_rope(w, batch, layer - 1);
-    tables_send(w->tables, &w->ops);
-    if (w->shape->sinks)
-        ops_copy(&w->ops, x->sinks, model_vector(l, ROLE_SINKS, weights), w->shape->n_heads * 4);
-    while (tile_next(w, batch, &t, w->cuts)) {
-        before_tile(w, l, weights, &t, w->cuts, layer - 1,
-                    hidden + (int64_t)t.first * w->shape->dim);
-        cross_out(cross, &w->ops, w->q, t.n * heads, w->k, w->v, t.n * kv,
-                  x->in + t.first * (heads + 2 * kv) * x->bytes.in);
+    const int64_t forced = run_tokens(t, w->cuts, SPAN_FORCED), prompts = t->n - forced;
+    const struct cross_bytes bytes = x->bytes;
+    if (forced > 0) {
+        cross_out_begin(cross);
+        add_runs(w, cross, t, SPAN_FORCED, bytes.in, w->q, heads);
+        add_runs(w, cross, t, SPAN_FORCED, bytes.in, w->k, kv);
+        add_runs(w, cross, t, SPAN_FORCED, bytes.in, w->v, kv);
+        cross_out_end(cross, x->in + t->first * (heads + 2 * kv) * bytes.in,
+                      forced * (heads + 2 * kv) * bytes.in);
+    }
+    if (prompts > 0) {
+        cross_out_begin(cross);
+        add_runs(w, cross, t, SPAN_PROMPT, bytes.out, w->attn, heads);
+        cross_out_end(cross, x->out + (t->first + forced) * heads * bytes.out,
+                      prompts * heads * bytes.out);
     }
 }
 
-/* q, k and v of a tile of n tokens, as they came from a device; f32 is attended where it lies. */
+/* w->rows: one row, in buffer `turn` of what prompts leave, as `home` has its rows. */
+static void place_kept(struct layer_work *w, const struct kv_rows *home, int turn)
+{
+    const struct memory *m = w->memory;
+    struct kv_rows *rows = &w->rows;
+    rows->slots_cap = home->slots_cap;
+    rows->pages = memory_at(m, LAYOUT_KEPT_PAGES, turn);
+    rows->slot_pos = home->slot_pos ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn) : NULL;
+    rows->slot_score = home->slot_score ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 1) : NULL;
+    rows->slot_rank = home->slot_rank ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 2) : NULL;
+    rows->slot_trait = home->slot_trait ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 3) : NULL;
+    rows->anchor = memory_at(m, LAYOUT_KEPT_ANCHOR, turn);
+    rows->rings = memory_at(m, LAYOUT_KEPT_RING, turn);
+}
+
+/* All of it goes to row r, whose prompt it was. */
+static void send_kept(const struct layer_work *w, const struct ops *copies, const struct batch *b,
+                      const struct kv_rows *home, int r, int n_prompt)
+{
+    const struct kv_rows *rows = &w->rows;
+    const struct row *row = &b->rows[r];
+    const int tail = tail_page(w, home, row);
+    const int64_t pages = ceil_div(layer_slots(w, row, n_prompt), KV_PAGE_SLOTS);
+    const int64_t at = r * home->slot_stride;
+    const int64_t n_bytes = (int64_t)w->shape->n_kv_heads * home->slots_cap * 4;
+    for (int i = 0; i < pages; i++)
+        ops_copy(copies, kv_page_of(home, page_id(w, r, row, i, tail)), kv_page_of(rows, i),
+                 rows->layout.page_bytes);
+    if (home->slot_pos) {
+        ops_copy(copies, home->slot_pos + at, rows->slot_pos, n_bytes);
+        ops_copy(copies, home->slot_score + at, rows->slot_score, n_bytes);
+    }
+    if (home->slot_rank)
+        ops_copy(copies, home->slot_rank + at, rows->slot_rank, n_bytes);
+    if (home->slot_trait)
+        ops_copy(copies, home->slot_trait + at, rows->slot_trait, n_bytes);
+    if (home->anchor)
+        ops_copy(copies, home->anchor + r * home->anchor_stride, rows->anchor, kv_numbers(w) * 4);
+    if (home->rings)
+        ops_copy(copies, home->rings + r * home->ring_stride, rows->rings, w->ring_bytes);
+}
+
+/* Prompts that end in the tile are cut here, and go home. */
+static void send_prompts(struct layer_work *w, struct cross *cross, const struct kv_rows *home,
+                         const struct tile *t, const struct batch *b)
+{
+    for (int i = 0; i < t->n_cuts; i++) {
+        const struct cut *c = &w->cuts[i];
+        if (!ends_prompt(c))
+            continue;
+        place_kept(w, home, cross_kept_begin(cross));
+        keep_prompt(w, c, b, w->layer, 0);
+        const struct ops copies = cross_kept_filled(cross);
+        send_kept(w, &copies, b, home, c->span->row, c->span->pos + c->span->n);
+        cross_kept_end(cross);
+    }
+}
+
+void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
+                  const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
+                  float *hidden, struct cross *cross, const struct exchange *x)
+{
+    struct tile t = {0};
+    begin_layer(w, layer - 1);
+    struct kv_rows home = w->rows;
+    place_state(w, batch, kv, &home);
+    int32_t *ids = take_pages(w, 1);
+    for (int i = 0; i < w->rows.page_ids_stride; i++)
+        ids[i] = i;
+    tell_rope(w, batch, layer - 1);
+    tell_spans(w, batch, tile_next);
+    tables_send(w->tables, &w->ops);
+    w->sinks = w->shape->sinks ? model_vector(l, ROLE_SINKS, weights) : NULL;
+    if (w->sinks)
+        ops_copy(&w->ops, x->sinks, w->sinks, w->shape->n_heads * 4);
+    while (tile_next(w, batch, &t, w->cuts)) {
+        before_tile(w, l, weights, &t, w->cuts, layer - 1,
+                    hidden + (int64_t)t.first * w->shape->dim);
+        attend_prompts(w, &t, w->cuts, batch, shape_attn_scale(w->shape));
+        send_prompts(w, cross, &home, &t, batch);
+        send_tile(w, cross, x, &t);
+    }
+}
+
+/* q, k and v of n tokens, as they came from a device; f32 is attended where it lies. */
 static void take_crossed(struct layer_work *w, uint8_t *in, int bytes, int64_t n)
 {
     const int64_t heads = n * q_numbers(w), kv = n * kv_numbers(w);
@@ -567,23 +739,42 @@ static void take_crossed(struct layer_work *w, uint8_t *in, int bytes, int64_t n
     cross_widen(&w->ops, bytes, w->v, v, kv);
 }
 
+/* What prompts have left came with the tiles. */
+static void mark_prompts(struct layer_work *w, const struct batch *b)
+{
+    for (int i = 0; i < b->n_spans; i++) {
+        const struct span *s = &b->spans[i];
+        if (s->kind != SPAN_PROMPT)
+            continue;
+        uint64_t *dirty = w->rows.dirty + (int64_t)s->row * w->rows.dirty_stride;
+        const int slots = layer_slots(w, &b->rows[s->row], s->pos + s->n);
+        for (int page = 0; page * KV_PAGE_SLOTS < slots; page++)
+            dirty[page >> 6] |= 1ull << (page & 63);
+    }
+}
+
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x)
 {
     const int64_t heads = q_numbers(w), all = heads + 2 * kv_numbers(w);
     struct tile t = {0};
-    place_rows(w, layer - 1, batch, kv);
-    tell_spans(w, batch);
+    begin_layer(w, layer - 1);
+    place_rows(w, batch, kv);
+    mark_prompts(w, batch);
+    tell_spans(w, batch, tile_next_forced);
     tables_send(w->tables, &w->ops);
     w->sinks = w->shape->sinks ? x->sinks : NULL;
-    while (tile_next(w, batch, &t, w->cuts)) {
+    while (tile_next_forced(w, batch, &t, w->cuts)) {
+        const int64_t n = run_tokens(&t, w->cuts, SPAN_FORCED);
         uint8_t *out = x->out + t.first * heads * x->bytes.out;
-        take_crossed(w, x->in + t.first * all * x->bytes.in, x->bytes.in, t.n);
+        if (n == 0)
+            continue;
+        take_crossed(w, x->in + t.first * all * x->bytes.in, x->bytes.in, n);
         if (x->bytes.out == 4)
             w->attn = (float *)(void *)out;
-        attend_tile(w, &t, w->cuts, batch, layer - 1);
+        attend_forced(w, &t, w->cuts, batch, layer - 1, shape_attn_scale(w->shape));
         if (x->bytes.out != 4)
-            cross_narrow(&w->ops, x->bytes.out, out, w->attn, t.n * heads);
+            cross_narrow(&w->ops, x->bytes.out, out, w->attn, n * heads);
     }
 }
 
@@ -591,10 +782,17 @@ void layer_after(struct layer_work *w, const struct model_layer *l, const struct
                  const uint8_t *weights, struct cross *cross, const struct exchange *x,
                  float *hidden)
 {
-    const int64_t heads = q_numbers(w);
+    static const int kinds[] = {SPAN_FORCED, SPAN_PROMPT}; // as send_tile() and the CPU left them
+    const int64_t heads = q_numbers(w), bytes = heads * x->bytes.out;
     struct tile t = {0};
     while (tile_next(w, batch, &t, w->cuts)) {
-        cross_in(cross, &w->ops, x->out + t.first * heads * x->bytes.out, t.n * heads, w->attn);
+        cross_in_begin(cross, x->out + t.first * bytes, t.n * bytes);
+        for (int i = 0; i < 2; i++) {
+            struct run r = {0};
+            while (run_next(&t, w->cuts, kinds[i], &r))
+                cross_in_take(cross, &w->ops, w->attn + r.first * heads, r.n * heads);
+        }
+        cross_in_end(cross);
         after_tile(w, l, weights, &t, hidden + (int64_t)t.first * w->shape->dim);
     }
 }

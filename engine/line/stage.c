@@ -212,7 +212,8 @@ static void compute_part(struct engine *e, struct step s, const struct batch *b,
     }
     struct attend_job job = {.step = s.n, .layer = s.layer, .batch = b, .kv = in->kv};
     const struct exchange *next = attender_exchange(&e->attender);
-    layer_before(&e->work, l, s.layer, b, in->weights, in->hidden, &e->attender.cross, next);
+    layer_before(&e->work, l, s.layer, b, in->weights, &in->kv, in->hidden, &e->attender.cross,
+                 next);
     attender_post(&e->attender, &job);
 }
 
