@@ -26,6 +26,7 @@ struct step_cost {
     double hidden, positions;
     struct kv_cost {
         double layer[2], attend;            // of the whole layer, and what of it is attention
+        double prompts;                     // of a layer in two parts: of part 0, prompts' own
         double read, written;               // bytes
         double pieces_read, pieces_written; // pages that stand side by side travel together
     } kv[KV_KINDS_MAX];
@@ -127,7 +128,45 @@ static double device_s(const struct pricing *p, double bytes, double flops, doub
                  rate(tokens * flops, m->device_flops.value));
 }
 
-/* On a device; what rows on the CPU attend with is on the link beside the ops of the next tile. */
+/* Rows attend on the CPU, prompts on the device. What they attend with, and what prompts leave, is
+ * on the link beside the ops of the next tile. */
+static void cost_apart(const struct pricing *p, const struct load *l, struct step_cost *c)
+{
+    const struct setting *set = p->set;
+    const struct plan *plan = p->plan;
+    const struct cross_bytes cross = set->costs->cross;
+    const double heads = (double)set->shape->n_heads * set->shape->head_dim,
+                 kv = (double)set->shape->n_kv_heads * set->shape->head_dim;
+    const double tiles = ceil(tokens_of(l) / plan->tile_tokens);
+    struct load forced = *l;
+    double kept = 0;
+    forced.prompts = 0;
+    forced.prompt_tokens = 0;
+    for (int kind = KV_MOST; kind < p->kinds; kind++) {
+        const struct kv_load prompts = {.prompt_pairs = l->kv[kind].prompt_pairs};
+        const double pages = l->prompts > 0 ? (double)l->kv[kind].pages_filled : 0;
+        forced.kv[kind].prompt_pairs = 0;
+        c->kv[kind].attend = attention_cpu_s(set, &forced, kind);
+        c->kv[kind].prompts = attention_device_s(set, &prompts);
+        kept += (p->decoded[kind][0] + p->decoded[kind][1]) * pages / plan->decoder;
+    }
+    c->to_cpu = rate((double)l->forced_tokens * (heads + 2 * kv) * cross.in +
+                         (double)l->prompt_tokens * heads * cross.out +
+                         kept * (double)set->costs->kv_page_bytes,
+                     set->machine->d2h.value);
+    c->to_device = rate(tokens_of(l) * heads * cross.out, set->machine->h2d.value);
+    c->last = c->to_cpu / tiles;
+    c->first = c->to_device / tiles;
+    c->after = max_d(c->after, c->to_device - c->first);
+}
+
+/* Part 0 of a layer of a kind. */
+static double before_s(const struct step_cost *c, int kind)
+{
+    return max_d(c->before + c->kv[kind].prompts, c->to_cpu - c->last);
+}
+
+/* On a device. */
 static void cost_on_device(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct setting *set = p->set;
@@ -149,17 +188,8 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     double slice_flops = 2.0 * HEAD_TILE * s->dim * head_tiles(set, p->plan);
     c->slice[0] = c->slice[1] = launches + device_s(p, slice, slice_flops, (double)l->positions,
                                                     p->plan->tile_positions);
-    if (p->plan->attn_cpu) {
-        for (int kind = KV_MOST; kind < p->kinds; kind++)
-            c->kv[kind].attend = attention_cpu_s(set, l, kind);
-        c->to_cpu = rate(tokens * (heads + 2 * kv) * set->costs->cross.in, m->d2h.value);
-        c->to_device = rate(tokens * heads * set->costs->cross.out, m->h2d.value);
-        c->last = c->to_cpu / ceil(tokens / tile);
-        c->first = c->to_device / ceil(tokens / tile);
-        c->before = max_d(c->before, c->to_cpu - c->last);
-        c->after = max_d(c->after, c->to_device - c->first);
-        return;
-    }
+    if (p->plan->attn_cpu)
+        cost_apart(p, l, c);
     for (int kind = KV_MOST; kind < p->kinds; kind++)
         c->kv[kind].layer[0] = c->kv[kind].layer[1] =
             c->before + attention_device_s(set, &l->kv[kind]) + c->after;
@@ -179,9 +209,9 @@ static void cost_of(const struct pricing *p, const struct load *l, struct step_c
 {
     const struct plan_costs *costs = p->set->costs;
     const int dim = p->set->shape->dim;
-    *c = (struct step_cost){
-        .hidden = (double)moves_hidden(dim, l->prompt_tokens + l->forced_tokens),
-        .positions = (double)moves_hidden(dim, l->positions)};
+    *c =
+        (struct step_cost){.hidden = (double)moves_hidden(dim, l->prompt_tokens + l->forced_tokens),
+                           .positions = (double)moves_hidden(dim, l->positions)};
     for (int kind = KV_MOST; kind < p->kinds; kind++) {
         const struct kv_load *kv = &l->kv[kind];
         double page = (double)costs->kv_page_bytes, read = (double)kv->pages_read;
@@ -239,7 +269,7 @@ static double compute_s(const struct pricing *p, const struct place *s)
     if (s->layer > p->plan->decoder)
         return c->slice[s->decoded] * p->slowed + decode;
     if (p->plan->attn_cpu)
-        return (s->part == 0 ? c->before : c->after) + decode;
+        return (s->part == 0 ? before_s(c, s->kind) : c->after) + decode;
     return c->kv[s->kind].layer[s->decoded] * p->slowed + decode;
 }
 
@@ -607,16 +637,17 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
         const struct step_cost *c = &p->replay->batch[b];
         ops += c->embed + (n_slices(plan) - p->decoded_slices) * c->slice[0] +
                p->decoded_slices * c->slice[1];
-        ops += plan->attn_cpu ? plan->decoder * (c->before + c->after) : 0;
         l->to_cpu_s += plan->decoder * c->to_cpu;
         l->to_device_s += plan->decoder * c->to_device;
         for (int kind = KV_MOST; kind < p->kinds; kind++) {
             const int *layers = p->decoded[kind];
             const struct kv_cost *kv = &c->kv[kind];
-            if (plan->attn_cpu)
+            if (plan->attn_cpu) {
                 attended += (layers[0] + layers[1]) * kv->attend;
-            else
+                ops += (layers[0] + layers[1]) * (before_s(c, kind) + c->after);
+            } else {
                 ops += layers[0] * kv->layer[0] + layers[1] * kv->layer[1];
+            }
         }
     }
     l->s[PLAN_GPU] = plan->device ? ops : 0;

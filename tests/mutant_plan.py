@@ -231,9 +231,13 @@ fault("nothing is fetched for a pass that does not come", "policy/moves.c",
 fault("hidden states of two parts are read once", "policy/moves.c",
       "p->decoder * (1 + p->attn_cpu) * tokens", "p->decoder * tokens", "simulate_test")
 fault("ops wait for the link to the CPU", "policy/pass.c",
-      "c->before = max_d(c->before, c->to_cpu - c->last);", "c->before += c->to_cpu;", "cost_test")
+      "max_d(c->before + c->kv[kind].prompts, c->to_cpu - c->last);", "c->before + c->kv[kind].prompts + c->to_cpu;", "cost_test")
 fault("what crosses to the CPU is priced as f32", "policy/pass.c",
-      "(heads + 2 * kv) * set->costs->cross.in,", "(heads + 2 * kv) * 4,", "cost_test")
+      "(heads + 2 * kv) * cross.in +", "(heads + 2 * kv) * 4 +", "cost_test")
+fault("prompts attend on the CPU beside a device", "policy/pass.c",
+      "        forced.kv[kind].prompt_pairs = 0;\n", "", "cost_test")
+fault("what prompts leave takes nothing of the link", "policy/pass.c",
+      "kept * (double)set->costs->kv_page_bytes", "0 * kept * (double)set->costs->kv_page_bytes", "cost_test")
 fault("what comes back from the CPU takes nothing of the link", "policy/pass.c",
       "l->s[PLAN_H2D] + l->to_device_s", "l->s[PLAN_H2D]", "cost_test")
 fault("look-ahead hides everything", "policy/pass.c",
