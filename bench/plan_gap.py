@@ -23,12 +23,9 @@ JOBS = ((512, 32, 1000),)
 MOST, WORTH = 0.02, 0.05
 COLUMNS = ["machine", "model", "prompt", "new", "rows", "flags", "same_answers", "tok_s", "gain_percent", "bound", "named", "why"]
 # Six shares: weights, KV and hidden states, on the device and in RAM.
-PERCENTS = ["0 100 0 100 100 0", "0 100 0 100 0 100", "0 100 50 50 100 0", "0 100 100 0 100 0", "0 100 0 50 100 0", "5 95 0 100 100 0",
-            "10 90 0 100 100 0", "20 80 0 100 100 0", "50 50 0 100 100 0", "20 80 100 0 100 0", "100 0 0 100 100 0"]
-SWEEPS = [((), "attn", ("cpu",)), ((), "percent", PERCENTS), ((), "batches", (2, 4, 8, 16)), ((), "batch", (8, 32, 128)),
-          ((), "weights-resident", ("0%", "20%", "60%")), ((), "weights-codec", ("zstd",)), ((), "ahead-weights", (0, 4, 16)),
-          ((), "ahead-state", (0, 4)), ((), "prefill-tokens", (512, 2048, 8192)), (("--batches", "3"), "batch", (16, 32, 64)),
-          (("--batches", "8"), "batch", (16, 32, 64))]
+PERCENTS = ["0 100 0 100 100 0", "0 100 50 50 100 0", "0 100 100 0 100 0", "10 90 0 100 100 0", "50 50 0 100 100 0", "100 0 0 100 100 0"]
+SWEEPS = [((), "attn", ("cpu",)), ((), "percent", PERCENTS), ((), "batches", (2, 8)), ((), "batch", (32, 128)), ((), "weights-resident", ("0%", "20%")),
+          ((), "ahead-weights", (0, 4)), ((), "prefill-tokens", (512, 2048, 8192)), (("--batches", "3"), "batch", (32, 64))]
 
 
 def job_flags(case):
