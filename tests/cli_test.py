@@ -63,8 +63,11 @@ def usage(tally, p, a):
     check(done.out.startswith("sluice ") and done.out.count("\n") == 1, f"--version: {done.out!r}")
     done = p.expect("no command", 2)
     check(not done.out and "sluice run" in done.err, "no command: the usage is on stderr")
+    done = p.expect("gen -f of no file", 5, "gen", "-q", "-m", p.model, "-f", p.at("absent.txt"), "--mem-ram", "64M")
+    check("absent.txt: No such file" in done.error_line(), f"gen -f of no file: {done.err!r}")
     for what, words, args in (
-            ("unknown command", "unknown command", ("inspekt",)),
+            ("unknown command", "unknown command (see sluice help)", ("wings",)),
+            ("command with a wrong letter", "unknown command (did you mean inspect?)", ("inspekt",)),
             ("unknown flag", "did you mean --mem-ram?", ("run", "--mem-ramm", "1G")),
             ("flag of another command", "unknown flag", ("inspect", "--mem-ram", "1G")),
             ("flag without value", "needs", ("run", "-m")),

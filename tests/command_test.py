@@ -60,6 +60,9 @@ def help_words(t, p, _):
     for command in COMMANDS:
         one, other = p.sluice("help", command), p.sluice(command, "--help")
         t.check(one.code == 0 and one.out == other.out and "--help" in one.out, f"sluice help {command}: {one.err!r}")
+    for args in (("help",), ("help", "run"), ("run", "--help")):
+        done = p.sluice(*args, wrapper=["sh", "-c", '(sleep 0.1; exec "$@") | true', "sh"])
+        t.check(done.code == 0 and not done.err, f"sluice {' '.join(args)}, its reader gone: {done.err!r}")
     refused(t, p, "help of nothing", 2, "unknown command", "help", "wings")
 
 

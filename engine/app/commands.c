@@ -290,7 +290,7 @@ static int has_files(const struct config *c)
 enum err command_run(const struct config *asked)
 {
     if (!has_files(asked))
-        return fail(ERR_USAGE, "run: needs -i IN.jsonl and -o OUT.jsonl");
+        return fail(ERR_USAGE, "run: needs -m MODEL, -i IN.jsonl and -o OUT.jsonl");
     return run_job(asked, REQUEST_GENERATE);
 }
 
@@ -339,7 +339,7 @@ static enum err read_all(const char *path, int64_t most, char **text, int64_t *n
 {
     FILE *f = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
     if (!f)
-        return fail(ERR_USAGE, "%s: %s", path, strerror(errno));
+        return fail(ERR_INPUT, "%s: %s", path, strerror(errno));
     const size_t limit = (size_t)most + 1;
     size_t cap = 1 << 16, n = 0, got;
     char *buf = malloc(cap);

@@ -269,7 +269,8 @@ enum err command_merge(const struct config *c)
     if (err == OK)
         err = make_whole(&m, c->out);
     if (err == OK)
-        log_line(LOG_INFO, "merge: %lld rows of %lld shards", (long long)m.rows, (long long)m.n);
+        log_line(LOG_INFO, "merge: %lld row%s of %lld shard%s", (long long)m.rows,
+                 m.rows == 1 ? "" : "s", (long long)m.n, m.n == 1 ? "" : "s");
     for (int64_t i = 0; i < m.n; i++) {
         json_decref(m.parts[i].root);
         if (m.parts[i].f)

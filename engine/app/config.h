@@ -97,6 +97,7 @@ struct config_path {
 int config_paths(const struct config *c, struct config_path *paths, int cap);
 /* The command that the first words name, "bench sweep" before "bench"; NULL: none. */
 const struct config_command_row *config_command_find(int argc, char **argv);
+enum err config_command_unknown(const char *word); // ERR_USAGE: which command it may have meant
 const struct config_command_row *config_command_by_id(enum config_command id);
 
 /* "24G" GiB, "24g" GB, "512M", decimals; "300MB" decimal and "300MiB" (or "300Mi") binary in either

@@ -42,6 +42,18 @@ static void near_flags(const char *name, int command, const char *dashes, char *
             list_add(list, cap, dashes, config_knobs[i].name);
 }
 
+enum err config_command_unknown(const char *word)
+{
+    const char *nearest = NULL;
+    int least = 0;
+    for (int i = 0; i < config_n_commands; i++)
+        if (is_near(word, config_commands[i].name, &least))
+            nearest = config_commands[i].name;
+    if (nearest)
+        return fail(ERR_USAGE, "%s: unknown command (did you mean %s?)", word, nearest);
+    return fail(ERR_USAGE, "%s: unknown command (see sluice help)", word);
+}
+
 /* What other programs of this kind call it: FlexGen, then vLLM and llama.cpp. */
 static const struct {
     const char *word, *hint;

@@ -195,7 +195,7 @@ enum err help_words(int argc, char **argv)
         return help_completion(argc > 1 ? argv[1] : "");
     const struct config_command_row *command = config_command_find(argc, argv);
     if (!command)
-        return fail(ERR_USAGE, "%s: unknown command (see sluice help)", word);
+        return config_command_unknown(word);
     help_command(command);
     return OK;
 }

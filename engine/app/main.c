@@ -142,8 +142,10 @@ static int sluice(int argc, char **argv)
         return ERR_USAGE;
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0)
+        strcmp(argv[1], "help") == 0) {
+        signal(SIGPIPE, SIG_DFL); // `sluice help | head` ends without an error
         return finish(help_words(argc - 2, argv + 2));
+    }
     if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 ||
         strcmp(argv[1], "version") == 0) {
         version_print(argv[1][0] != '-' || (argc > 2 && strcmp(argv[2], "-v") == 0));
@@ -151,11 +153,12 @@ static int sluice(int argc, char **argv)
     }
     const struct config_command_row *command = config_command_find(argc - 1, argv + 1);
     if (!command)
-        return finish(fail(ERR_USAGE, "%s: unknown command (see sluice help)", argv[1]));
+        return finish(config_command_unknown(argv[1]));
     enum err err = config_parse(&config, command->id, argc - 2, argv + 2);
     if (err != OK)
         return finish(err);
     if (config.help) {
+        signal(SIGPIPE, SIG_DFL); // as above
         help_command(command);
         return finish(OK);
     }

@@ -440,9 +440,10 @@ void plan_words(const struct run *r, char *buf, int cap)
     weights_words(p, weights, sizeof weights);
     if (r->evict.policy != EVICT_FULL)
         snprintf(policy, sizeof policy, " (%s)", evict_policy_name(r->evict.policy));
-    snprintf(buf, (size_t)cap, "%lld rows at once, %s, KV%s %s, about %s, limited by %s",
-             (long long)min_i64((int64_t)p->batch * p->batches, r->work.n_rows), weights, policy,
-             plan_kv_tiers(p), words_about(r->time.job_s, about), words_resource(r->time.bound));
+    const int64_t n = min_i64((int64_t)p->batch * p->batches, r->work.n_rows);
+    snprintf(buf, (size_t)cap, "%lld row%s at once, %s, KV%s %s, about %s, limited by %s",
+             (long long)n, n == 1 ? "" : "s", weights, policy, plan_kv_tiers(p),
+             words_about(r->time.job_s, about), words_resource(r->time.bound));
 }
 
 void plan_kv_text(const struct run *r, char *buf, int cap)
