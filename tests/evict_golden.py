@@ -387,6 +387,8 @@ def main(argv):
         sluice = Sluice(argv[1], folder)
         names = sluice.place.policies()
         t.check(names == list(POLICIES), f"policies without a reference, or the other way round: {names}")
+        compared = {"full", *(policy for policy, *_ in FULL_SET)}
+        t.check(compared == set(names), f"policies without a line of FULL_SET: {sorted(set(names) - compared)}")
         for spec in MODELS:
             try:
                 check_model(t, sluice, os.path.join(folder, "models"), spec)
