@@ -50,9 +50,8 @@ def main():
     lanes = {lane["name"]: lane for lane in s["lanes"]}
     read = lanes.get("nvme-read", {}).get("bytes", 0)
     print(f"\n{s['rows']['ok']} of {s['rows']['total']} rows, {s['output_tokens']} tokens in {s['elapsed_s']:.1f} s "
-          f"(predicted {s['predicted_elapsed_s']:.1f} s): {s['output_tokens_per_s']:.1f} tokens/s, bound by "
-          f"{s['bound']}")
-    print(f"{total - resident} of {total} layers streamed from disk, {read / 1e9:.2f} GB in {s['passes']} passes; "
+          f"(predicted {s['predicted_elapsed_s']:.1f} s): {s['output_tokens_per_s']:.1f} tokens/s")
+    print(f"{total - resident} of {total} parts of the weights (layers, slices of the output matrix) streamed from disk, {read / 1e9:.2f} GB in {s['passes']} passes; "
           f"peak memory {peak['ram'] / 2**20:.0f} MiB")
     print(times(os.path.dirname(out_path), sluice, summary_path, s["elapsed_s"]))
     print(f"answers: {out_path}   figures: {summary_path}")
