@@ -77,7 +77,7 @@ CUDA_SO := $(if $(CU),$(BIN)-cuda.so)
 all: $(CUDA_SO) $(BIN)
 	@$(if $(CUDA),:,$(if $(NVCC),echo "CUDA part not built: no NVIDIA driver here (make cuda builds it)",:))
 
-## cuda: builds sluice-cuda.so for every card, which takes nvcc minutes
+## cuda: builds sluice-cuda.so for every card (nvcc, minutes)
 cuda: all
 
 # Devices in libraries of their own call the program's functions.
@@ -262,7 +262,8 @@ bench-gpu-machines: $(GPU_MODEL)
 
 ## help: lists these goals
 help:
-	@sed -n 's/^## //p' Makefile
+	@sed -n 's/^## //p' Makefile | LC_ALL=C sort | \
+	    awk '{ n = index($$0, ": "); printf "%-12s %s\n", substr($$0, 1, n - 1), substr($$0, n + 2) }'
 
 # What has to be installed: for the build, for `make demo`, for `make check`.
 ## deps: installs the libraries that the build needs (Debian, Ubuntu)
@@ -311,6 +312,7 @@ test:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py $(if $(F),--file $(F),--changed) $(ARGS)
 
+## asan: runs the C tests under ASan and UBSan
 asan:
 	$(Q)python3 tests/check.py --asan $(ARGS)
 
@@ -365,7 +367,7 @@ goldens: $(GOLDENV)/ready
 	$(Q)$(GOLDENV)/bin/python tests/goldens/make.py \
 	    $(if $(SMOLLM2),--smollm2 $(SMOLLM2) --prompts $(PROMPTS) --text $(TEXT))
 
-## bench-TABLE: measures a table of bench/README.md: TABLE is ram, streamed, h2o, formats, budget, batch, ops, ...
+## bench-TABLE: measures a table of bench/README.md; TABLE is ram, streamed, h2o, formats, budget, batch, ops, ...
 # A table of bench/README.md, measured on this machine: idle, committed, as root where disk or memory is held
 # (bench/run.py --help; ARGS= are its flags). Then into bench/README.md.
 BENCHES := ram streamed h2o formats budget batch ops libraries quality start
@@ -396,13 +398,14 @@ bench-lm-eval:
 bench-evaluate:
 	$(Q)bench/evaluate.py $(ARGS)
 
-## tables: writes the tables of bench/README.md from bench/results; plots: its plots too
+## tables: writes the tables of bench/README.md from bench/results
 tables:
 	$(Q)bench/tables.py --write bench/README.md
+## plots: writes those tables and draws the plots
 plots:
 	$(Q)bench/tables.py --write bench/README.md --plots
 
-## check-gpu: tests what the GPU here computes; bench-gpu: measures it
+## check-gpu: tests what the GPU here computes
 # Is what a GPU computes right? In stages, resumable, into build/gpu/check.csv (tests/gpu/check_gpu.py --help; ARGS= are its
 # flags). DEVICE=build/tests/sim_device.so:1,20 tries it without one.
 CHECKPOINTS := llama-mha-bf16 llama-mha-q4_1.gguf llama-mha-q8_0.gguf llama-gqa-q4_0.gguf llama-gqa-q5_0.gguf llama-gqa-q5_1.gguf \
@@ -416,6 +419,7 @@ CHECK_GPU := $(GPU_TESTS) $(addprefix $(BUILD)/tests/,flat_test device_test line
 check-gpu: all $(CHECK_GPU) $(SIM_SO) build/gpu/models/ready
 	$(Q)DEVICE=$(or $(DEVICE),cuda) python3 tests/gpu/check_gpu.py $(ARGS)
 
+## bench-gpu: measures the GPU here
 # The figures on a GPU, likewise: bench/results/gpu_*.csv (bench/gpu.py --help).
 bench-gpu: all
 	$(Q)DEVICE=$(or $(DEVICE),cuda) bench/gpu.py $(ARGS)
@@ -469,9 +473,10 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 VERSION  = $(shell sed -n 's/.*SLUICE_VERSION "\(.*\)"/\1/p' engine/app/version.h)
 
-## install: installs into PREFIX=/usr/local, under DESTDIR= for a package; uninstall: removes just that
+## install: installs into PREFIX=/usr/local, under DESTDIR= for a package
 install: all
 	$(Q)BIN=./$(BIN) CUDA_SO=$(CUDA_SO) PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh install
+## uninstall: removes what `make install` put into PREFIX
 uninstall:
 	$(Q)PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh uninstall
 

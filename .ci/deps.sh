@@ -11,7 +11,7 @@ missing=
 
 has_header() {
     printf '#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <%s>\n' "$1" |
-        "$CC" -E -DPCRE2_CODE_UNIT_WIDTH=8 -
+        $CC -E -DPCRE2_CODE_UNIT_WIDTH=8 -
 }
 
 need() { # package, then a command that succeeds when it is there
