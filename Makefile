@@ -407,7 +407,7 @@ plots:
 
 ## check-gpu: tests what the GPU here computes
 # Is what a GPU computes right? In stages, resumable, into build/gpu/check.csv (tests/gpu/check_gpu.py --help; ARGS= are its
-# flags). DEVICE=build/tests/sim_device.so:1,20 tries it without one.
+# flags). DEVICE=$PWD/build/tests/sim_device.so:1,20 tries it without one.
 CHECKPOINTS := llama-mha-bf16 llama-mha-q4_1.gguf llama-mha-q8_0.gguf llama-gqa-q4_0.gguf llama-gqa-q5_0.gguf llama-gqa-q5_1.gguf \
                llama-rope3-q8_0.gguf llama-bias-f16 llama-k-q4_k.gguf opt-mha-bf16 opt-post-q4_0.gguf opt-untied-bf16
 build/gpu/models/ready: tests/goldens/tiny.py Makefile | $(VENV)/ready
