@@ -149,7 +149,7 @@ fault("q: rows of q8 do not take turns where they are read", Q_CU, "const int tu
 fault("q: the upper half of a panel has the codes of the lower", Q_CU, "(Q4 ? operand % 2 * 4 : 0)", "0", MATMUL)
 fault("q: a panel behind the last is read", Q_CU, "(panel < n_panels ? panel : panel0)", "panel", MATMUL)
 fault("q: a row behind the last is read", Q_CU, "(row < p->m ? row : row0)", "row", MATMUL)
-fault("q: a group behind the last is copied", Q_CU, "(GROUPS == 1 || group < left)", "1", MATMUL)
+fault("q: a group behind the last is copied", Q_CU, "(GROUPS == 1 || group < left)", "(GROUPS == 1 || group <= left)", MATMUL)
 fault("q: a group behind the last is multiplied", Q_CU, "if (g == 0 || g0 + g < n_groups)", "if (1)", MATMUL)
 fault("q: the second product of a launch has the first one's weights", "kernels/cuda/mma_tile.cuh", "    *p = t->parts[part];\n", "    *p = t->parts[part];\n    p->weights = t->parts[0].weights;\n", MATMUL)
 fault("q: sums are stored over stages in use", Q_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)

@@ -299,6 +299,9 @@ static void panels_of_long_rows(void **state)
             panels_check(formats[i], 33, 33, 1024, arch);
             panels_check(formats[i], 131, 130, 512, arch);
         }
+    for (int i = 0; i < 2; i++) // the last stage of tiles of few rows is half full
+        for (int arch = 75; arch <= 90; arch += 15)
+            panels_check(formats[i], 9, 64, 150, arch);
 }
 
 static void int8_gives_the_bytes_of_the_cpu(void **state)
