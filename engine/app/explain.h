@@ -12,7 +12,7 @@
 
 #define EXPLAIN_SETTLED      24 // plans of a search that are looked at
 #define EXPLAIN_ALTERNATIVES 5
-#define EXPLAIN_HELPS        8
+#define EXPLAIN_HELPS        12
 
 /* A lane in a mean pass. */
 struct explain_lane {
