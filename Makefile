@@ -231,7 +231,7 @@ $(CLOCK_SO): bench/gpu/clock_device.c bench/gpu/model.c bench/gpu/cards.c
 	$(call say,CC,$@)
 	$(Q)$(CC) $(filter-out -MMD -MP,$(CFLAGS)) -fPIC -shared -Wl,-Bsymbolic -o $@ $(filter %.c,$^)
 $(CLOCK_SO): bench/gpu/model.h kernels/device.h kernels/ops.h
-$(CLOCK_BIN): $(BUILD)/bench/gpu/clock_wrap.o $(OBJ)
+$(CLOCK_BIN): $(BUILD)/bench/gpu/clock_wrap.o $(OBJ) | $(CLOCK_SO)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -rdynamic -Wl,--wrap=mmap,--wrap=madvise,--wrap=pack_layer_make -o $@ $^ $(LDLIBS)
 

@@ -103,9 +103,9 @@ def play(a, job):
     row = {"job": name, "model": model, "card": card, "rows": rows, "prompt": prompt, "new": new, "flags": flags, "modelled": "yes"}
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")
-        device = f"build/bench/clock_device.so:{card},{log}" + (f",{a.sass}" if a.sass else "")
+        device = os.path.join(os.path.dirname(a.sluice), "clock_device.so") + f":{card},{log}" + (f",{a.sass}" if a.sass else "")
         try:
-            done = subprocess.run([a.sluice, "bench", "throughput", "-m", f"configs/{model}.cfg", "--device", device, "--num-prompts",
+            done = subprocess.run([a.sluice, "bench", "throughput", "-m", os.path.join("configs", f"{model}.cfg"), "--device", device, "--num-prompts",
                                    str(rows), "--prompt-len", str(prompt), "--gen-len", str(new), "--json", *flags.split()], cwd=TREE,
                                   capture_output=True, text=True, timeout=a.timeout)
         except subprocess.TimeoutExpired:

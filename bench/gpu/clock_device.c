@@ -47,6 +47,7 @@ struct command {
     void *to;
     const void *from;
     int byte, is_small; // is_small: the copy is made
+    int by_kernel;      // a copy that a kernel makes
     enum op op;
     struct ops ops;
     void (*fn)(void *ctx, enum err err);
@@ -78,7 +79,8 @@ struct clock {
     struct clock_stream *streams;
     struct command *spare;
     struct block *blocks;
-    int64_t bytes, free_ns[N_ENGINES], n_commands;
+    int64_t bytes, free_ns[N_ENGINES];
+    int64_t n_commands;  // queued on streams of ops
     int launches[N_OPS]; // kernels of an op when it was last priced
     int stop;
     uint64_t rng;
@@ -229,6 +231,10 @@ static enum engine engine_of(struct clock *c, const struct command *m, double *s
     const int from = m->kind == CLOCK_FILL || is_device(c, m->from);
     const enum gpu_copy kind = there && from ? GPU_INSIDE : there ? GPU_H2D : GPU_D2H;
     *s = gpu_copy_s(c->card, kind, m->n_bytes);
+    if (m->by_kernel && kind != GPU_INSIDE) { // a kernel reads or writes RAM
+        *s += c->card->launch_s;
+        return ENGINE_COMPUTE;
+    }
     return kind == GPU_INSIDE ? ENGINE_COMPUTE : kind == GPU_H2D ? ENGINE_H2D : ENGINE_D2H;
 }
 
@@ -363,7 +369,7 @@ static void queue(struct stream *stream, struct command *m)
     }
     const int n = m->kind == CLOCK_LAUNCH ? c->launches[m->op] : 1;
     const int idle = !s->first;
-    c->n_commands += n;
+    c->n_commands += s->has_ops ? n : 0;
     *s->last = m;
     s->last = &m->next;
     if (c->log && s->has_ops && m->kind == CLOCK_RECORD)
@@ -374,13 +380,24 @@ static void queue(struct stream *stream, struct command *m)
     spend(c, now, n);
 }
 
-static void clock_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+static void copy(struct stream *s, void *to, const void *from, int64_t n_bytes, int by_kernel)
 {
     struct command *m = command_new(clock_of(s->device), CLOCK_COPY);
     m->to = to;
     m->from = from;
     m->n_bytes = n_bytes;
+    m->by_kernel = by_kernel;
     queue(s, m);
+}
+
+static void clock_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    copy(s, to, from, n_bytes, 0);
+}
+
+static void clock_ops_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    copy(s, to, from, n_bytes, n_bytes < GPU_SMALL_BYTES); // as kernels/cuda/device.cu
 }
 
 static void clock_fill(struct stream *s, void *to, int byte, int64_t n_bytes)
@@ -539,6 +556,7 @@ static const struct device_api *clock_api(void)
                                     .stream_open = clock_stream_open,
                                     .stream_close = clock_stream_close,
                                     .copy = clock_copy,
+                                    .ops_copy = clock_ops_copy,
                                     .fill = clock_fill,
                                     .launch = clock_launch,
                                     .notify = clock_notify,
