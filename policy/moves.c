@@ -68,7 +68,7 @@ static void count_weights(struct moves *m)
         if (home == TIER_NVME) {
             m->every[PLAN_NVME_READ] += stored_bytes(m, layer);
             m->experts += m->weights->expert_bytes[layer];
-        } else if (!m->weights->made_here || (p->device && home == TIER_DEVICE)) {
+        } else if (!m->weights->made_here || !plan_layer_made(p, layer)) {
             m->once[PLAN_NVME_READ] += n_bytes;
         }
         if (p->device)

@@ -373,14 +373,14 @@ static void fetch_weights(const struct walk *w, double now, int64_t n)
     if (!is_played(w, n) || at(w, n)->batch != 0 || at(w, n)->part != 0)
         return;
     const struct place *s = at(w, n);
-    enum tier_kind home = s->weights;
-    int near = home == plan_near(plan);
+    enum tier_kind home = s->weights, near = plan_near(plan);
     double n_bytes = (double)w->p->set->weights->layer_bytes[s->layer], stored = n_bytes;
-    if (s->layer == 0 && !near)
+    if (s->layer == 0 && home != near)
         return;
-    if (w->first && n < w->steps)
-        home = w->p->set->weights->made_here && !plan->device ? home : TIER_NVME;
-    else if (near)
+    if (w->first && n < w->steps &&
+        !(w->p->set->weights->made_here && plan_layer_made(plan, s->layer)))
+        home = TIER_NVME;
+    else if (home == near)
         return;
     if (w->p->experts_share < 1 && !w->first)
         stored = n_bytes -= (double)w->p->set->weights->expert_bytes[s->layer];
@@ -402,8 +402,7 @@ static void fetch_kv(const struct walk *w, double now, int64_t n)
                             .stored = s->read,
                             .pieces = s->pieces_read,
                             .device = plan_kv_near(plan) == TIER_DEVICE};
-    if (s->read > 0)
-        fetch(w, now, n, &c, &w->r->ready[NEEDS_KV][n]);
+    fetch(w, now, n, &c, &w->r->ready[NEEDS_KV][n]);
 }
 
 static void fetch_hidden(const struct walk *w, double now, int64_t n)
@@ -416,8 +415,7 @@ static void fetch_hidden(const struct walk *w, double now, int64_t n)
     double n_bytes = s->layer > plan->decoder ? c->positions : c->hidden;
     const struct cargo cargo = {
         .home = s->hidden, .n_bytes = n_bytes, .stored = n_bytes, .device = plan->device};
-    if (n_bytes > 0)
-        fetch(w, now, n, &cargo, &w->r->ready[NEEDS_HIDDEN][n]);
+    fetch(w, now, n, &cargo, &w->r->ready[NEEDS_HIDDEN][n]);
 }
 
 static void retire(const struct walk *w, double now, int64_t n)

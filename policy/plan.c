@@ -97,6 +97,11 @@ int plan_layer_decoded(const struct plan *plan, int layer)
     return home.tier == plan_near(plan) && home.rank < plan->decoded;
 }
 
+int plan_layer_made(const struct plan *plan, int layer)
+{
+    return plan_layer_home(plan, layer) == TIER_RAM && !plan_layer_decoded(plan, layer);
+}
+
 static int64_t kv_extents(const struct plan *plan)
 {
     return (int64_t)plan->decoder * plan->batches;

@@ -38,7 +38,7 @@ struct weights_info {
     int64_t layer_bytes[PLAN_LAYERS_MAX]; // extent of each line layer
     int64_t tile_bytes[PLAN_LAYERS_MAX];  // held as the tiles that matmuls read in place; 0: it is
     int must_decode;                      // 1: a device's matmuls read nothing but tiles
-    int made_here; // 1: what stays in RAM is made there and never read (dummy weights)
+    int made_here; // 1: layers are made there that plan_layer_made() names (dummy weights)
     int n_experts, n_experts_used;         // of a layer; 0, 0
     int64_t expert_bytes[PLAN_LAYERS_MAX]; // of layer_bytes, whole pieces that are experts' alone
     double expert_overlap;                 // experts that a piece of theirs belongs to, in the mean
@@ -204,6 +204,9 @@ int plan_layer_resident(const struct plan *plan, int layer);
 
 /* 1 when a resident layer is decoded once, on its first pass, and held as tiles: same answers. */
 int plan_layer_decoded(const struct plan *plan, int layer);
+/* Of weights that are made here (struct weights_info): 1 for a layer that is made where it stays, 0
+ * for one that is read from the file. */
+int plan_layer_made(const struct plan *plan, int layer);
 
 /* Where ops read and write in place: the device's memory, or RAM where that is the same. */
 enum tier_kind plan_near(const struct plan *plan);

@@ -113,6 +113,43 @@ static void test_device_lanes(void **state)
     assert_true(about(less.d2h_s, 0.75 * moved.d2h_s, 0.1));
 }
 
+/* Weights that are made here are not read, but for those that the device holds or that come through
+ * a frame to be decoded: beside a device they go over the link all the same. */
+static void test_made_weights_are_not_read(void **state)
+{
+    (void)state;
+    struct plan_time read, made;
+    struct plan on_device = {.batch = 10,
+                             .batches = 4,
+                             .device = 1,
+                             .window = 3,
+                             .resident = 5,
+                             .weights_ram = 9,
+                             .kv_near = PLAN_ALL,
+                             .hidden_near = PLAN_ALL,
+                             .prefill_tokens = 64,
+                             .ahead_weights = 2};
+    struct plan on_cpu = on_device;
+    on_cpu.device = on_cpu.window = on_cpu.weights_ram = 0;
+    on_cpu.resident = 14;
+    on_cpu.decoded = 6;
+    for (int device = 0; device < 2; device++) {
+        struct plan p = derived(device ? on_device : on_cpu);
+        double n_bytes = 0;
+        for (int layer = 0; layer < p.layers; layer++)
+            if (plan_layer_home(&p, layer) == TIER_RAM && !plan_layer_decoded(&p, layer))
+                n_bytes += (double)weights.layer_bytes[layer];
+        weights.made_here = 0;
+        price(&p, &read);
+        weights.made_here = 1;
+        price(&p, &made);
+        double less = read.bytes[PLAN_NVME_READ] - made.bytes[PLAN_NVME_READ];
+        assert_true(n_bytes > 0 && about(less, n_bytes, 1e-9));
+        assert_true(about(read.first_s - made.first_s, n_bytes / 2e9, 0.1));
+        assert_true(read.bytes[PLAN_H2D] == made.bytes[PLAN_H2D]);
+    }
+}
+
 /* Where the CPU attends, KV leaves the link and the device's memory; q, k, v and what attention
  * gives cross it beside the ops, and the CPU reads the KV. */
 static void test_attention_beside_a_device(void **state)
@@ -624,6 +661,7 @@ int main(void)
         cmocka_unit_test_setup(test_pieces_in_flight_are_not_called_back, setup),
         cmocka_unit_test_setup(test_device_memory_helps, setup),
         cmocka_unit_test_setup(test_device_lanes, setup),
+        cmocka_unit_test_setup(test_made_weights_are_not_read, setup),
         cmocka_unit_test_setup(test_attention_beside_a_device, setup),
         cmocka_unit_test_setup(test_attention_on_a_device_has_rates_of_its_own, setup),
         cmocka_unit_test_setup(test_prompts_attend_on_the_device, setup),

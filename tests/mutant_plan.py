@@ -238,6 +238,11 @@ fault("prompts attend on the CPU beside a device", "policy/pass.c",
       "        forced.kv[kind].prompt_pairs = 0;\n", "", "cost_test")
 fault("what prompts leave takes nothing of the link", "policy/pass.c",
       "kept * (double)set->costs->kv_page_bytes", "0 * kept * (double)set->costs->kv_page_bytes", "cost_test")
+fault("weights that are made in RAM are foreseen as read", "policy/pass.c",
+      "        !(w->p->set->weights->made_here && plan_layer_made(plan, s->layer)))", "        !(w->p->set->weights->made_here && !plan->device))", "cost_test")
+fault("tiles are made where they stay", "policy/plan.c",
+      "    return plan_layer_home(plan, layer) == TIER_RAM && !plan_layer_decoded(plan, layer);",
+      "    return plan_layer_home(plan, layer) == TIER_RAM;", "cost_test")
 fault("what comes back from the CPU takes nothing of the link", "policy/pass.c",
       "l->s[PLAN_H2D] + l->to_device_s", "l->s[PLAN_H2D]", "cost_test")
 fault("look-ahead hides everything", "policy/pass.c",

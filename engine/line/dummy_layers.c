@@ -67,12 +67,6 @@ static enum err make_layers(const struct dummy_layers *d, const struct pack_prov
     return OK;
 }
 
-/* Layers that stay in RAM as they are stored; decoded ones come through a frame. */
-static int made_in_memory(const struct plan *plan, int layer)
-{
-    return plan_layer_home(plan, layer) == TIER_RAM && !plan_layer_decoded(plan, layer);
-}
-
 /* Another run may have added layers, or put a new pack there, since the model was opened. */
 static enum err read_again(struct model *m, int fd)
 {
@@ -96,7 +90,7 @@ static int64_t wanted_absent(const struct model *m, const struct plan *plan,
 {
     int64_t n_bytes = 0;
     for (int layer = 0; layer < m->n_layers; layer++) {
-        wanted[layer] = m->layers[layer].absent && !made_in_memory(plan, layer);
+        wanted[layer] = m->layers[layer].absent && !plan_layer_made(plan, layer);
         n_bytes += wanted[layer] ? m->layers[layer].n_bytes : 0;
     }
     return n_bytes;
@@ -162,7 +156,7 @@ enum err dummy_layers_fill(const struct dummy_layers *d, struct home *home)
     if (!m->on_demand)
         return OK;
     for (int layer = 0; layer < m->n_layers; layer++) {
-        wanted[layer] = made_in_memory(home->plan, layer);
+        wanted[layer] = plan_layer_made(home->plan, layer);
         n_bytes += wanted[layer] ? m->layers[layer].n_bytes : 0;
     }
     if (n_bytes == 0)
