@@ -181,8 +181,10 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     bytes = bytes > 0 ? bytes : (double)set->weights->layer_bytes[1];
     double share = qkv / (qkv + rest);
     const int tile = p->plan->tile_tokens, head = p->plan->decoder + 1;
-    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + launches;
-    c->after = device_s(p, bytes * (1 - share), 2 * used, tokens, tile) + launches;
+    double other_s = launches * ceil(tokens / tile) + // what a layer takes beside its matmuls
+                     rate(tokens * row_bytes(s), m->device_read.value);
+    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + other_s / 2;
+    c->after = device_s(p, bytes * (1 - share), 2 * used, tokens, tile) + other_s / 2;
     c->embed = launches;
     double slice = p->plan->layers > head ? (double)set->weights->layer_bytes[head] : 0;
     double slice_flops = 2.0 * HEAD_TILE * s->dim * head_tiles(set, p->plan);

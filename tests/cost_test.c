@@ -643,6 +643,35 @@ static int64_t scratch_of(int batch, int attn_cpu)
     return with.device - without.device;
 }
 
+/* A step on a device waits once for each of its 11 ops and tile of tokens, and a token's numbers
+ * are read and written between matmuls, whatever these take. */
+static void test_ops_beside_matmuls(void **state)
+{
+    (void)state;
+    struct machine m = MACHINE;
+    struct plan p = derived((struct plan){.batch = 100,
+                                          .batches = 1,
+                                          .device = 1,
+                                          .window = 1,
+                                          .resident = 20,
+                                          .kv_near = PLAN_ALL,
+                                          .hidden_near = PLAN_ALL,
+                                          .prefill_tokens = 64});
+    const double steps = 16 + 1 + 4, numbers = 2.0 * 768 + 768 + 256 + 2.0 * 2048;
+    memset(weights.layer_bytes, 0, sizeof weights.layer_bytes);
+    m.device_flops.value = m.device_attend_read.value = m.device_attend_flops.value = 1e30;
+    p.tile_tokens = 4096; // all of a pass
+    struct plan_time t = time_on(&m, &p), slow;
+    double tokens = (double)(work.prompt_tokens + work.output_tokens - work.n_rows);
+    assert_true(t.passes > 100 && about(t.gpu_s * t.passes, 16 * tokens * 4 * numbers / 2e11, 1e-3));
+    m.launch_s.value = 1e-5;
+    slow = time_on(&m, &p);
+    assert_true(about(slow.gpu_s - t.gpu_s, steps * 11e-5, 1e-3));
+    p.tile_tokens = 4;
+    slow = time_on(&m, &p);
+    assert_true(slow.gpu_s - t.gpu_s > 5 * steps * 11e-5);
+}
+
 /* A batch of few rows has the scratch that its rows attend with, and not that of many. */
 static void test_scratch_grows_with_rows(void **state)
 {
@@ -675,6 +704,7 @@ int main(void)
         cmocka_unit_test_setup(test_pages_apart_cost_their_start, setup),
         cmocka_unit_test_setup(test_fresh_memory_costs_its_first_touch, setup),
         cmocka_unit_test_setup(test_earlier_runs_scale_the_time, setup),
+        cmocka_unit_test_setup(test_ops_beside_matmuls, setup),
         cmocka_unit_test_setup(test_scratch_grows_with_rows, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -240,6 +240,13 @@ fault("what prompts leave takes nothing of the link", "policy/pass.c",
       "kept * (double)set->costs->kv_page_bytes", "0 * kept * (double)set->costs->kv_page_bytes", "cost_test")
 fault("weights that are made in RAM are foreseen as read", "policy/pass.c",
       "        !(w->p->set->weights->made_here && plan_layer_made(plan, s->layer)))", "        !(w->p->set->weights->made_here && !plan->device))", "cost_test")
+fault("each half of a layer waits for the ops of both", "policy/pass.c",
+      "    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + other_s / 2;",
+      "    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + other_s;", "cost_test")
+fault("a device waits for its ops once a step", "policy/pass.c",
+      "launches * ceil(tokens / tile) + //", "launches + //", "cost_test")
+fault("what is between matmuls takes no time on a device", "policy/pass.c",
+      "                     rate(tokens * row_bytes(s), m->device_read.value);", "                     0 * row_bytes(s);", "cost_test")
 fault("tiles are made where they stay", "policy/plan.c",
       "    return plan_layer_home(plan, layer) == TIER_RAM && !plan_layer_decoded(plan, layer);",
       "    return plan_layer_home(plan, layer) == TIER_RAM;", "cost_test")
