@@ -226,6 +226,7 @@ $(BUILD)/tests/simt_step_test: $(filter-out %/table.o,$(GPU_OBJ))
 # A device that takes the model's time and computes nothing, and the program for it (bench/clock.py).
 CLOCK_SO  := $(BUILD)/bench/clock_device.so
 CLOCK_BIN := $(BUILD)/bench/clock_sluice
+CLOCK_WRAPS := mmap madvise pack_layer_make plan_layer_made home_weights_claim
 $(CLOCK_SO): bench/gpu/clock_device.c bench/gpu/model.c bench/gpu/cards.c
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
@@ -233,7 +234,7 @@ $(CLOCK_SO): bench/gpu/clock_device.c bench/gpu/model.c bench/gpu/cards.c
 $(CLOCK_SO): bench/gpu/model.h kernels/device.h kernels/ops.h
 $(CLOCK_BIN): $(BUILD)/bench/gpu/clock_wrap.o $(OBJ) | $(CLOCK_SO)
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(SAN) -rdynamic -Wl,--wrap=mmap,--wrap=madvise,--wrap=pack_layer_make -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(SAN) -rdynamic $(CLOCK_WRAPS:%=-Wl,--wrap=%) -o $@ $^ $(LDLIBS)
 
 tools: $(TOOLS) $(SHIMS) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN)
 # ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked

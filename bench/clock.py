@@ -10,6 +10,7 @@ bench/gpu/model.h. Every row says modelled: yes. Decode is what comes after the 
 Writes bench/results/clock.csv. An idle machine and a free core for the device's thread, or the figures are noise.
 """
 import argparse
+import glob
 import json
 import os
 import subprocess
@@ -101,13 +102,15 @@ def decode_of(found, host):
 def play(a, job):
     name, model, card, rows, prompt, new, flags = job
     row = {"job": name, "model": model, "card": card, "rows": rows, "prompt": prompt, "new": new, "flags": flags, "modelled": "yes"}
+    for runs in glob.glob(os.path.join(a.cache, "probe-pace-*")):  # no job corrects the prediction of the next one
+        os.unlink(runs)
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")
         device = os.path.join(os.path.dirname(a.sluice), "clock_device.so") + f":{card},{log}" + (f",{a.sass}" if a.sass else "")
         try:
             done = subprocess.run([a.sluice, "bench", "throughput", "-m", os.path.join("configs", f"{model}.cfg"), "--device", device, "--num-prompts",
                                    str(rows), "--prompt-len", str(prompt), "--gen-len", str(new), "--json", *flags.split()], cwd=TREE,
-                                  capture_output=True, text=True, timeout=a.timeout)
+                                  capture_output=True, text=True, timeout=a.timeout, env={**os.environ, "SLUICE_CACHE_DIR": a.cache})
         except subprocess.TimeoutExpired:
             return {**row, "status": "timeout"}
         if done.returncode:
@@ -133,11 +136,12 @@ def main():
         "table": "clock", "command": conditions.command_line(), "commit": a.commit, **({"dirty": "yes"} if a.is_dirty else {}),
         "binary_sha256": a.binary, "date": conditions.now(), "machine": "cards by the clock of bench/gpu/model.h: modelled, nothing is computed"},
         COLUMNS)
-    for job in JOBS:
-        if a.only in " ".join(map(str, job)):
-            row = play(a, job)
-            results.add(row)
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+    with tempfile.TemporaryDirectory(dir=os.path.join(TREE, "build")) as a.cache:
+        for job in JOBS:
+            if a.only in " ".join(map(str, job)):
+                row = play(a, job)
+                results.add(row)
+                print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
     results.close()
 
 

@@ -15,7 +15,7 @@ SLUICE = os.path.join(TREE, os.environ.get("BUILD", "build"), "bench/clock_sluic
 def jobs_test(tally, place, a):
     """Weights that stream and weights that stay, under full KV and under a policy: on every card a job ends and has its figures."""
     os.environ.update(place.env)
-    flags = argparse.Namespace(sluice=SLUICE, sass=os.path.join(TREE, "bench/results/cuda-sass.csv"), timeout=120)
+    flags = argparse.Namespace(sluice=SLUICE, sass=os.path.join(TREE, "bench/results/cuda-sass.csv"), cache=place.at("cache"), timeout=120)
     for card, more in (("h100", "--percent 0 100 100 0 100 0"), ("t4", "--percent 100 0 0 100 100 0"),
                        ("h100", "--percent 100 0 100 0 100 0 --kv-policy h2o --kv-budget 0.5")):
         row = clock.play(flags, ("a job", place.at("tiny"), card, 6, 40, 8, "--weights bf16 " + more))

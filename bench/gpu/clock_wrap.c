@@ -1,9 +1,13 @@
 /* bench/gpu/clock_wrap.c - what the program `clock_sluice` does otherwise than `sluice`, so that
  * models larger than this machine's RAM run with a device that reads no numbers: memory is reserved
- * but not brought in, weights that stay in RAM are not made, and those of a pack are holes of its
- * file, whose checksums are those of zeros. The linker wraps the calls. */
+ * but not brought in, weights that stay in it or on the device are there from the start, and those
+ * of a pack are holes of its file, whose checksums are those of zeros. The linker wraps the calls.
+ *
+ * Note: holes are read faster than a disk reads, so that such reads are left to layers that stream.
+ */
 #include <sys/mman.h>
 
+#include "engine/line/home.h"
 #include "engine/pack/pack.h"
 
 #define BROUGHT_IN ((size_t)64 << 20) // bytes up to which memory is brought in as asked
@@ -43,4 +47,18 @@ enum err __wrap_pack_layer_make(const struct pack_provider *p, struct model *m, 
             crc32c(0, zeros, min_i64(PACK_PIECE, l->n_bytes - at));
     l->absent = 0;
     return OK;
+}
+
+int __wrap_plan_layer_made(const struct plan *plan, int layer);
+int __wrap_plan_layer_made(const struct plan *plan, int layer)
+{
+    return plan_layer_home(plan, layer) != TIER_NVME;
+}
+
+uint8_t *__wrap_home_weights_claim(struct home *h, int layer);
+uint8_t *__wrap_home_weights_claim(struct home *h, int layer)
+{
+    struct weight_home *w = &h->weights[layer];
+    w->loaded = 1;
+    return w->ram ? w->ram : w->resident;
 }
