@@ -2,7 +2,8 @@
 """Jobs of models that this machine cannot hold, on a device that takes a card's time and computes nothing: clock.py [flags].
 
 The engine, the mover and the planner are the real ones; the device is build/bench/clock_device.so, whose seconds come from
-bench/gpu/model.h. Every row says modelled: yes. Decode is what comes after the last kernel of a prompt.
+bench/gpu/model.h. Weights that stay are there from the start. Every row says modelled: yes. Decode is what comes after the last
+kernel of a prompt.
   h2d_busy      share of decode in which the copy engine to the device worked, gap_ms: its longest pause there
   look_ahead    share of decode in which a copy to the device was under way while a kernel ran
   host_us       CPU time of the thread that queues, for each command of decode; of that 2.5 us a kernel are the card's own runtime

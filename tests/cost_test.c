@@ -134,8 +134,11 @@ static void test_made_weights_are_not_read(void **state)
     on_cpu.resident = 14;
     on_cpu.decoded = 6;
     for (int device = 0; device < 2; device++) {
-        struct plan p = derived(device ? on_device : on_cpu);
         double n_bytes = 0;
+        for (int layer = 1; layer < weights.n_layers; layer++)
+            weights.tile_bytes[layer] = device ? 0 : weights.layer_bytes[layer];
+        struct plan p = derived(device ? on_device : on_cpu);
+        assert_int_equal(p.decoded, device ? 0 : 6);
         for (int layer = 0; layer < p.layers; layer++)
             if (plan_layer_home(&p, layer) == TIER_RAM && !plan_layer_decoded(&p, layer))
                 n_bytes += (double)weights.layer_bytes[layer];
@@ -663,7 +666,7 @@ static void test_ops_beside_matmuls(void **state)
     p.tile_tokens = 4096; // all of a pass
     struct plan_time t = time_on(&m, &p), slow;
     double tokens = (double)(work.prompt_tokens + work.output_tokens - work.n_rows);
-    assert_true(t.passes > 100 && about(t.gpu_s * t.passes, 16 * tokens * 4 * numbers / 2e11, 1e-3));
+    assert_true(about(t.gpu_s * t.passes, 16 * tokens * 4 * numbers / 2e11, 1e-3));
     m.launch_s.value = 1e-5;
     slow = time_on(&m, &p);
     assert_true(about(slow.gpu_s - t.gpu_s, steps * 11e-5, 1e-3));
