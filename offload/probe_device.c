@@ -240,20 +240,25 @@ static enum err matmul_ready(struct bench *b)
                                             b->base, b->n_bytes);
 }
 
+/* The outputs grow first, then the rows, up to the largest tile of a plan. */
 static enum err matmul_wide(struct bench *b, int width, double *amount)
 {
-    int n = MATMUL_LEAST * width, k = MATMUL_K;
+    const int most = MATMUL_N / MATMUL_LEAST;
+    const int n = MATMUL_LEAST * (int)min_i64(width, most);
+    const int m = PLAN_TILE_TOKENS * (int)max_i64(width / most, 1);
+    int k = MATMUL_K;
     while (k > MATMUL_LEAST && !matmul_place(b, PLAN_TILE_TOKENS, MATMUL_LEAST, k))
         k /= 2;
-    if (!matmul_place(b, PLAN_TILE_TOKENS, n, k))
+    if (!matmul_place(b, m, n, k))
         return OK;
-    *amount = 2.0 * PLAN_TILE_TOKENS * n * k;
+    *amount = 2.0 * m * n * k;
     return matmul_ready(b);
 }
 
 static enum err measure_matmuls(struct bench *b, struct machine *m)
 {
-    const struct wide_op wide = {matmul_wide, queue_matmul, MATMUL_N / MATMUL_LEAST};
+    const struct wide_op wide = {matmul_wide, queue_matmul,
+                                 (MATMUL_N / MATMUL_LEAST) << (PLAN_TILES - 1)};
     struct rate one = {0};
     TRY(measure_wide(b, &wide, &m->device_flops));
     if (m->device_flops.value == 0)

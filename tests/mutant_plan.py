@@ -33,6 +33,8 @@ fault("keys turn on a device as fast as rows attend", "policy/attention.c",
       "rate(slots * turned_bytes(set), m->device_read.value)", "rate(slots * turned_bytes(set), machine_device_attend_read(m))", "cost_test")
 fault("rows that attend are measured in memory that is not there", "offload/probe_device.c",
       "    rows_carve(b, &a, heads);\n    if (a.used > b->n_bytes)", "    rows_carve(b, &a, heads);\n    if (0)", "probe_test")
+fault("a fast device shows what it does with few rows", "offload/probe_device.c:matmul_wide",
+      "PLAN_TILE_TOKENS * (int)max_i64(width / most, 1);", "PLAN_TILE_TOKENS;", "probe_test")
 fault("attention of a device is not measured", "offload/probe_device.c",
       "    return measure_attention(b, m);\n", "    return OK;\n", "probe_test")
 fault("every token meets all experts", "policy/machine.c",

@@ -257,6 +257,45 @@ static void cache_is_used_until_it_is_old_or_damaged(void **state)
 }
 
 /* Each part is another file where something is different that its rates depend on. */
+/* ---- a device that is done at once ---- */
+
+static int most_rows;
+
+static void launch_nothing(struct stream *s, enum op op, const struct ops *ops, const void *args)
+{
+    (void)s, (void)ops;
+    if (op == OP_matmul)
+        most_rows = (int)max_i64(most_rows, ((const struct matmul_args *)args)->m);
+}
+
+static void copy_nothing(struct stream *s, void *to, const void *from, int64_t n_bytes)
+{
+    (void)s, (void)to, (void)from, (void)n_bytes;
+}
+
+static enum err info_large(struct device *d, struct device_info *info)
+{
+    (void)d;
+    *info = (struct device_info){.memory_bytes = 16ll << 30, .free_bytes = 16ll << 30};
+    return OK;
+}
+
+/* A fast device shows its rate with as many rows as the largest tile of a plan has. */
+static void fast_devices_multiply_whole_tiles(void **state)
+{
+    (void)state;
+    struct device_api api = *device_cpu()->api;
+    struct device fast = {&api};
+    const struct ops ops = {.isa = ISA_EXACT, .compute = COMPUTE_BF16};
+    const struct probe_config c = {.ops = &ops, .device = &fast};
+    struct machine m = {0};
+    api.launch = launch_nothing;
+    api.copy = copy_nothing;
+    api.info = info_large;
+    assert_int_equal(probe_device(&m, &c), OK);
+    assert_int_equal(most_rows, PLAN_TILE_TOKENS << (PLAN_TILES - 1));
+}
+
 static void cache_has_a_file_for_all_that_counts(void **state)
 {
     (void)state;
@@ -724,6 +763,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_was_disturbed_is_measured_again, temp_dir_setup,
                                         temp_dir_teardown),
         cmocka_unit_test(model_takes_a_share_of_a_large_layer),
+        cmocka_unit_test(fast_devices_multiply_whole_tiles), // the last: it takes memory
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
