@@ -370,7 +370,8 @@ static void test_what_crosses_the_link(void **state)
     costs.cross.out = 4;
     const double more_s = time_on(&machine, &p).job_s - weights_s;
     costs = saved;
-    assert_true(about(more_s, back * 4 / 1e8, 0.2)); // passes much alike wait alike
+    /* Passes up to LIKE = 1.25 times as long wait alike (policy/pass.c). */
+    assert_true(about(more_s, back * 4 / 1e8, 0.25));
     assert_true(about(slow_s, 100 * free_s, 0.05));
     assert_true(about(slow_s - half_s, spans * 2 / ((spans + prompts) * 4 + kept) * slow_s, 0.03));
     assert_true(beside_s > ops_s && beside_s < 1.05 * ops_s);
