@@ -592,12 +592,8 @@ fault("forced.h: a launch of few rows has the scratch of many", FORCED_H,
       "min_i64(n_spans * span_units, most / unit)", "most / unit", SIMT_ATTEND)
 fault("attend_join.cu: splits that no slot fills have a victim", JOIN_CU,
       "    if (t->page_splits > 0) {", "    if (1) {", SIMT_ATTEND)
-fault("attend_join.cu: masked slots go again", JOIN_CU,
-      "if (pos < 0 || evict_protected(", "if (evict_protected(", SIMT_ATTEND)
 fault("attend_join.cu: protected slots go where there are no scores", JOIN_CU,
       "if (pos < 0 || evict_protected(&t->s.limits, pos, t->now))", "if (pos < 0)", SIMT_ATTEND)
-fault("attend_join.cu: masked slots count as live", JOIN_CU,
-      "n_live += pos >= 0;", "n_live += 1;", SIMT_ATTEND)
 fault("attend_join.cu: room is made before the victim is known", JOIN_CU,
       "    __syncthreads();\n    if (threadIdx.x == 0)\n        *room", "    if (threadIdx.x == 0)\n        *room", SIMT_ATTEND)
 fault("attend_join.cu: slots behind the first of each thread never go", JOIN_CU,
