@@ -21,6 +21,28 @@ from trial import HERE, from_full, pick, read, remove_job
 COMMANDS = ("run", "gen", "score", "plan", "probe", "pack", "bench", "inspect", "tokenize")
 RAM = ["--mem-ram", "128M"]
 LIMIT_S = 300
+# What is wrong, words of the one line that says so, and the command.
+BAD_FLAGS = (
+    ("unknown command", "unknown command (see sluice help)", ("wings",)),
+    ("command with a wrong letter", "unknown command (did you mean inspect?)", ("inspekt",)),
+    ("unknown flag", "did you mean --mem-ram?", ("run", "--mem-ramm", "1G")),
+    ("flag of another command", "unknown flag", ("inspect", "--mem-ram", "1G")),
+    ("flag without value", "needs", ("run", "-m")),
+    ("bad size", "--mem-ram", ("run", "--mem-ram", "12Q")),
+    ("bad duration", "--time-limit", ("run", "--time-limit", "3y")),
+    ("one word too many", "too many", ("inspect", "a", "b", "c", "d", "e")),
+    ("no model", "no model", ("tokenize",)),
+    ("unknown policy", "--kv-policy: invalid value 'lru' (expected full, window, streaming, h2o, ", ("gen", "-m", "tiny.gguf", "-p", "x", "--kv-policy", "lru")),
+    ("budget below sink + recent", "--kv-budget", ("gen", "-m", "tiny.gguf", "-p", "x", "--kv-policy", "h2o",
+                                                   "--kv-budget", "40", "--kv-recent", "50")),
+    ("unknown ISA", "--isa: invalid value 'mmx' (expected auto, amx, avx512, avx2 or portable)", ("gen", "-m", "tiny.gguf", "-p", "x", "--isa", "mmx")),
+    ("not a choice", "--io: invalid value 'aio' (expected auto, uring or threads)", ("gen", "-m", "tiny.gguf", "-p", "x", "--io", "aio")),
+    ("not a switch", "--ignore-eos: invalid value 'maybe' (expected on or off)", ("run", "--ignore-eos=maybe")),
+    ("bad --percent", "--percent", ("plan", "-q", "-m", "tiny.gguf", "--prompt-len", "8", "--percent", "0", "150", "0",
+                                    "100", "0", "100")),
+    ("absent --config", "--config", ("run", "--config", "none.cfg")),
+    ("--config of a folder", "Is a directory", ("run", "--config", "."))
+)
 tally = trial.Tally()
 check = tally.check
 
@@ -65,26 +87,7 @@ def usage(tally, p, a):
     check(not done.out and "sluice run" in done.err, "no command: the usage is on stderr")
     done = p.expect("gen -f of no file", 5, "gen", "-q", "-m", p.model, "-f", p.at("absent.txt"), "--mem-ram", "64M")
     check("absent.txt: No such file" in done.error_line(), f"gen -f of no file: {done.err!r}")
-    for what, words, args in (
-            ("unknown command", "unknown command (see sluice help)", ("wings",)),
-            ("command with a wrong letter", "unknown command (did you mean inspect?)", ("inspekt",)),
-            ("unknown flag", "did you mean --mem-ram?", ("run", "--mem-ramm", "1G")),
-            ("flag of another command", "unknown flag", ("inspect", "--mem-ram", "1G")),
-            ("flag without value", "needs", ("run", "-m")),
-            ("bad size", "--mem-ram", ("run", "--mem-ram", "12Q")),
-            ("bad duration", "--time-limit", ("run", "--time-limit", "3y")),
-            ("one word too many", "too many", ("inspect", "a", "b", "c", "d", "e")),
-            ("no model", "no model", ("tokenize",)),
-            ("unknown policy", "--kv-policy: invalid value 'lru' (expected full, window, streaming, h2o, ", ("gen", "-m", p.model, "-p", "x", "--kv-policy", "lru")),
-            ("budget below sink + recent", "--kv-budget", ("gen", "-m", p.model, "-p", "x", "--kv-policy", "h2o",
-                                                           "--kv-budget", "40", "--kv-recent", "50")),
-            ("unknown ISA", "--isa: invalid value 'mmx' (expected auto, amx, avx512, avx2 or portable)", ("gen", "-m", p.model, "-p", "x", "--isa", "mmx")),
-            ("not a choice", "--io: invalid value 'aio' (expected auto, uring or threads)", ("gen", "-m", p.model, "-p", "x", "--io", "aio")),
-            ("not a switch", "--ignore-eos: invalid value 'maybe' (expected on or off)", ("run", "--ignore-eos=maybe")),
-            ("bad --percent", "--percent", ("plan", "-q", "-m", p.model, "--prompt-len", "8", "--percent", "0", "150", "0",
-                                            "100", "0", "100")),
-            ("absent --config", "--config", ("run", "--config", "none.cfg")),
-            ("--config of a folder", "Is a directory", ("run", "--config", "."))):
+    for what, words, args in BAD_FLAGS:
         done = p.expect(what, 2, *args)
         lines = done.err.splitlines()
         check(len(lines) == 1 and lines[0].startswith("sluice: error: ") and words in lines[0] and not done.out,
