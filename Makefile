@@ -313,6 +313,11 @@ test:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py $(if $(F),--file $(F),--changed) $(ARGS)
 
+## oracle: lists what sluice computes and prints otherwise than BASE (default: the commit where this branch left main; 8 minutes)
+# ARGS="--only plan" compares one group of cases (tests/oracle.py --help).
+oracle: all $(SIM_SO) $(SHIMS) $(VENV)/ready
+	$(Q)$(VENV)/bin/python tests/oracle.py against $(BASE) $(ARGS)
+
 ## asan: runs the C tests under ASan and UBSan
 asan:
 	$(Q)python3 tests/check.py --asan $(ARGS)
@@ -489,7 +494,7 @@ dist:
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(GPU_OBJ:.o=.d) $(BUILD)/bench/gpu/clock_wrap.d $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
-.PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model sass check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check asan check-ptx powercut mutants fuzz \
+.PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model sass check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check oracle asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens help-md \
         tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-replan bench-experts bench-lm-eval bench-evaluate bench-gpu-model bench-gpu-machines
 .SECONDARY:

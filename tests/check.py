@@ -67,7 +67,7 @@ SCRIPT_ARGS = {
     "mutants": ["--applies"],
 }
 # This, and modules that drivers import, which have no main. Every other tests/*.py is run.
-NOT_DRIVERS = {"check", "tidy", "demo_show"} | {
+NOT_DRIVERS = {"check", "tidy", "demo_show", "oracle"} | {
     os.path.basename(p)[:-3] for p in glob.glob(os.path.join(ROOT, "tests/*.py"))
     if "\nif __name__ ==" not in open(p, encoding="utf-8").read()}
 UNITS = sorted(os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/*_test.c")))
@@ -84,7 +84,7 @@ RELEASE = {"codec_test", "decode_test", "dtype_test", "dtype_own_test", "int8_te
 NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"} | SIMT
 # ... these run from `full` on: what concerns the CUDA part, which level `check` does not build; tools that measure; references that
 # test themselves; and what another test or the same test in release holds at level `check`.
-FROM_FULL = SIMT | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref", "install_test",
+FROM_FULL = SIMT | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref", "install_test", "oracle_test",
                     "family_evict", "attend_rank_test", "cost_test", "search_test", "asan/bad_input_test", "asan/line_device_test",
                     "asan/probe_test", "asan/prompt_test"}
 # ... this driver runs under the sanitizers too: hostile input end to end.
