@@ -250,7 +250,7 @@ def quality(tally, place, a):
 def cheap(tally, place, a):
     """A large model on a card, bound by its matmuls: no plan is searched for what would help. Each search allocates two blocks
     and more of its own, so blocks are counted beside those of the plan alone."""
-    asked = ("plan", "-q", "-m", config("llama-3-70b"), "--machine", T4, *JOB)
+    asked = ("plan", "-q", "-m", config("llama-3-70b"), "--machine", T4, "--prompt-len", "256", "--gen-len", "8", "--num-prompts", "10k")
     done, alone = nth.run(place, asked), nth.run(place, [*asked, "--sweep", "num-prompts=10000..10000"])
     blocks = [run.log.counts.get("calloc", 0) for run in (done, alone)]
     tally.check(done.code == 0 and alone.code == 0 and blocks[1] > 0 and blocks[0] <= blocks[1] + 3,
