@@ -141,16 +141,17 @@ fault("panels: a row behind the last is copied", PANEL_CU, "there = tile->row0 +
 fault("panels: a piece goes on behind its panel", PANEL_CU, "copied = there && i < bytes;", "copied = there;", MATMUL)
 fault("panels: numbers behind the last of a row are not zeros", "kernels/cuda/panel.cuh", "    if (n >= SLICE)\n", "    if (n > 0)\n", DECODE)
 fault("panels: sums are stored over stages in use", PANEL_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
+TILE = "kernels/cuda/mma_tile.cuh"
+fault("groups: a stage is multiplied before it is here", TILE, "cp_async_wait<STAGES - 2>();", "cp_async_wait<STAGES - 1>();", MATMUL)
+fault("groups: a stage is overwritten while it is read", TILE,
+      "        __syncthreads(); // this stage has arrived, and all warps have read the one before\n", "", MATMUL)
+fault("groups: a group behind the last is multiplied", TILE, "if (g == 0 || g0 + g < n_groups)", "if (1)", MATMUL)
 Q_CU = "kernels/cuda/matmul_q.cu"
-fault("q: a stage is multiplied before it is here", Q_CU, "        cp_async_wait<STAGES - 2>();\n", "        cp_async_wait<STAGES - 1>();\n", MATMUL)
-fault("q: a stage is overwritten while it is read", Q_CU,
-      "        __syncthreads(); // the stage is here, and nobody reads the one before any more\n", "", MATMUL)
 fault("q: rows of q8 do not take turns where they are read", Q_CU, "const int turned = Q4 ? 0 : g % 2 * 32;", "const int turned = 0;", MATMUL)
 fault("q: the upper half of a panel has the codes of the lower", Q_CU, "(Q4 ? operand % 2 * 4 : 0)", "0", MATMUL)
 fault("q: a panel behind the last is read", Q_CU, "(panel < n_panels ? panel : panel0)", "panel", MATMUL)
 fault("q: a row behind the last is read", Q_CU, "(row < p->m ? row : row0)", "row", MATMUL)
 fault("q: a group behind the last is copied", Q_CU, "(GROUPS == 1 || group < left)", "(GROUPS == 1 || group <= left)", MATMUL)
-fault("q: a group behind the last is multiplied", Q_CU, "if (g == 0 || g0 + g < n_groups)", "if (1)", MATMUL)
 fault("q: the second product of a launch has the first one's weights", "kernels/cuda/mma_tile.cuh", "    *p = t->parts[part];\n", "    *p = t->parts[part];\n    p->weights = t->parts[0].weights;\n", MATMUL)
 fault("q: sums are stored over stages in use", Q_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
 fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",
@@ -187,11 +188,7 @@ fault("prefill_mma: queries of hits change places", PREFILL_MMA, "(lane_id() & ~
 fault("prefill_mma: a tile of queries is overwritten while it is read", PREFILL_MMA,
       "            __syncthreads();\n            fetch_stage", "            fetch_stage", PROMPT)
 CODES_CU = "kernels/cuda/matmul_int8_mma.cu"
-fault("codes: a stage is multiplied before it is here", CODES_CU, "cp_async_wait<STAGES - 2>();", "cp_async_wait<STAGES - 1>();", MATMUL)
-fault("codes: a stage is waited for by those who copied it only", CODES_CU,
-      "        __syncthreads(); // the stage is here, and nobody reads the one before any more\n", "", MATMUL)
 fault("codes: chains are stored over stages in use", CODES_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
-fault("codes: a group behind the last is multiplied", CODES_CU, "if (g == 0 || g0 + g < t->n_groups)", "if (1)", MATMUL)
 fault("codes: a group of W behind the last is copied", CODES_CU,
       "s->w[i],\n                         GROUPS == 1 || group < left ? 16 : 0", "s->w[i],\n                         16", MATMUL)
 fault("codes: heads of a group of W behind the last are copied", CODES_CU,

@@ -131,7 +131,7 @@ enum inputs { INPUTS_NONE, INPUTS_BF16, INPUTS_F16, INPUTS_CODES };
 /* What a product reads: x gets the format that W has, or is decoded to. */
 static enum inputs inputs_of(const struct product *p, enum compute compute)
 {
-    if (compute == COMPUTE_INT8 && (p->dtype == DTYPE_Q8 || p->dtype == DTYPE_Q4))
+    if (compute == COMPUTE_INT8 && matmul_q_takes(p))
         return INPUTS_CODES;
     if (p->panel_bytes == 0)
         return p->dtype == DTYPE_F16 ? INPUTS_F16 : INPUTS_BF16;

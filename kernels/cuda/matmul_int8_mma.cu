@@ -219,36 +219,6 @@ DEVICE void chains_finish(const struct product *p, int row, int o, float chain[H
     }
 }
 
-/* All groups through a ring of stages, of which all but one are on their way (sm_75: there are two,
- * and a copy is done when it returns). */
-template <int Q4, class T, int BM, int HALVES, int WM, int GROUPS, int STAGES>
-DEVICE void groups_multiply(const struct int8_task *t, struct codes_source<T> *source,
-                            const struct codes_lane *at, uint8_t *ring,
-                            float chain[HALVES][WM / 8][4])
-{
-    const int ahead = ARCH < 80 ? 1 : STAGES - 1, end = ahead * T::STAGE;
-    int left = t->n_groups, from = 0;
-    for (int c = 0; c < ahead; c++, left -= GROUPS) {
-        if (left > 0)
-            stage_fetch<Q4, T, BM, GROUPS>(t, source, left, ring + c * T::STAGE);
-        cp_async_commit();
-    }
-    for (int g0 = 0; g0 < t->n_groups; g0 += GROUPS, left -= GROUPS) {
-        cp_async_wait<STAGES - 2>();
-        __syncthreads(); // the stage is here, and nobody reads the one before any more
-        if (left > 0)
-            stage_fetch<Q4, T, BM, GROUPS>(t, source, left,
-                                           ring + (from == 0 ? end : from - T::STAGE));
-        cp_async_commit();
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            if (g == 0 || g0 + g < t->n_groups)
-                group_multiply<Q4, T, BM, HALVES, WM>(ring + from, at, g, chain);
-        from = from == end ? 0 : from + T::STAGE;
-    }
-    cp_async_wait<0>();
-}
-
 template <int BM, int BN, int HALVES, int WM, int GROUPS, int STAGES, int Q4>
 static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROUPS>::THREADS,
                                          HALVES == 2 ? 2 : 3)
@@ -268,7 +238,14 @@ static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROU
         const struct codes_lane at = lane_find<Q4, tile>(row, o);
         int8_enter(&own);
         source_find<tile, BM>(&own, row0, o0, &source);
-        groups_multiply<Q4, tile, BM, HALVES, WM, GROUPS, STAGES>(&t, &source, &at, ring, chain);
+        groups_multiply<tile::STAGE, GROUPS, STAGES>(
+            t.n_groups, ring,
+            [&](int left, uint8_t *stage) {
+                stage_fetch<Q4, tile, BM, GROUPS>(&t, &source, left, stage);
+            },
+            [&](const uint8_t *stage, int g) {
+                group_multiply<Q4, tile, BM, HALVES, WM>(stage, &at, g, chain);
+            });
     }
     __syncthreads(); // the stages are free
     struct product p = t.p; // once more: registers were for the chains

@@ -204,36 +204,6 @@ DEVICE void group_multiply(const uint8_t *stage, const struct q_lane *at, int g,
     }
 }
 
-/* All groups through a ring of stages, of which all but one are on their way (sm_75: there are two,
- * and a copy is done when it returns). */
-template <int Q4, class T, int BM, int WM, int GROUPS, int STAGES, int KIND>
-DEVICE void groups_multiply(struct q_source<T> *source, const struct q_lane *at, int k,
-                            uint8_t *ring, float d[T::N][WM / 16][1][4])
-{
-    const int ahead = ARCH < 80 ? 1 : STAGES - 1, end = ahead * T::STAGE;
-    const int n_groups = (k + OWN_GROUP - 1) / OWN_GROUP;
-    int left = n_groups, from = 0;
-    for (int c = 0; c < ahead; c++, left -= GROUPS) {
-        if (left > 0)
-            stage_fetch<Q4, T, BM, GROUPS>(source, left, ring + c * T::STAGE);
-        cp_async_commit();
-    }
-    for (int g0 = 0; g0 < n_groups; g0 += GROUPS, left -= GROUPS) {
-        cp_async_wait<STAGES - 2>();
-        __syncthreads(); // the stage is here, and nobody reads the one before any more
-        if (left > 0)
-            stage_fetch<Q4, T, BM, GROUPS>(source, left,
-                                           ring + (from == 0 ? end : from - T::STAGE));
-        cp_async_commit();
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++)
-            if (g == 0 || g0 + g < n_groups)
-                group_multiply<Q4, T, BM, WM, KIND>(ring + from, at, g, d);
-        from = from == end ? 0 : from + T::STAGE;
-    }
-    cp_async_wait<0>();
-}
-
 template <int BM, int BN, int WM, int WN, int GROUPS, int STAGES, int Q4>
 static __global__ void __launch_bounds__(q_tile<Q4, BM, BN, WM, WN, GROUPS>::THREADS,
                                          BN == 64 ? 3 : 1)
@@ -252,10 +222,15 @@ static __global__ void __launch_bounds__(q_tile<Q4, BM, BN, WM, WN, GROUPS>::THR
     struct q_source<tile> source;
     float d[tile::N][WM / 16][1][4] = {};
     source_find<tile, BM>(&t, &p, row0, o0, &source);
-    if (ARCH < 80)
-        groups_multiply<Q4, tile, BM, WM, GROUPS, STAGES, DTYPE_F16>(&source, &at, p.k, ring, d);
-    else
-        groups_multiply<Q4, tile, BM, WM, GROUPS, STAGES, DTYPE_BF16>(&source, &at, p.k, ring, d);
+    groups_multiply<tile::STAGE, GROUPS, STAGES>(
+        (p.k + OWN_GROUP - 1) / OWN_GROUP, ring,
+        [&](int left, uint8_t *stage) { stage_fetch<Q4, tile, BM, GROUPS>(&source, left, stage); },
+        [&](const uint8_t *stage, int g) {
+            if (ARCH < 80)
+                group_multiply<Q4, tile, BM, WM, DTYPE_F16>(stage, &at, g, d);
+            else
+                group_multiply<Q4, tile, BM, WM, DTYPE_BF16>(stage, &at, g, d);
+        });
     __syncthreads(); // the stages are free
 #pragma unroll
     for (int j = 0; j < tile::N; j++)

@@ -92,6 +92,36 @@ DEVICE void stage_multiply(const uint16_t *stage, int row, int o, float d[WM / 1
     }
 }
 
+/* All groups of 64 numbers through a ring of stages of STAGE bytes, which have GROUPS groups each.
+ * While the groups of one stage are multiplied, all others are being copied (sm_75: there are two
+ * stages, and a copy is done when it returns). fetch(left, stage) begins the copies of the next
+ * stage, of which `left` groups, at least one, exist; multiply(stage, g) takes group g of a stage.
+ */
+template <int STAGE, int GROUPS, int STAGES, class Fetch, class Multiply>
+DEVICE void groups_multiply(int n_groups, uint8_t *ring, Fetch fetch, Multiply multiply)
+{
+    const int ahead = ARCH < 80 ? 1 : STAGES - 1, end = ahead * STAGE;
+    int left = n_groups, from = 0;
+    for (int c = 0; c < ahead; c++, left -= GROUPS) {
+        if (left > 0)
+            fetch(left, ring + c * STAGE);
+        cp_async_commit();
+    }
+    for (int g0 = 0; g0 < n_groups; g0 += GROUPS, left -= GROUPS) {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads(); // this stage has arrived, and all warps have read the one before
+        if (left > 0)
+            fetch(left, ring + (from == 0 ? end : from - STAGE));
+        cp_async_commit();
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            if (g == 0 || g0 + g < n_groups)
+                multiply(ring + from, g);
+        from = from == end ? 0 : from + STAGE;
+    }
+    cp_async_wait<0>();
+}
+
 /* Strips of 16 rows pass through shared memory, so that a lane has outputs side by side with its
  * neighbours'. Rows of a strip are 8 words further apart than they are long: the lanes of a phase
  * store to different banks. */
