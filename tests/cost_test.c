@@ -293,22 +293,28 @@ static struct plan_time time_on(const struct machine *machine, const struct plan
     return t;
 }
 
+/* All layers on a device, whose rows attend on the CPU. */
+static struct plan attends_on_cpu(void)
+{
+    return derived((struct plan){.batch = 25,
+                                 .batches = 4,
+                                 .device = 1,
+                                 .attn_cpu = 1,
+                                 .window = 3,
+                                 .resident = 20,
+                                 .kv_near = PLAN_ALL,
+                                 .hidden_near = PLAN_ALL,
+                                 .prefill_tokens = 4096,
+                                 .ahead_weights = 2});
+}
+
 /* The prompts of rows that attend on the CPU attend on the device: a CPU of slow matmuls is no
  * slower with them, a device of slow attention is, by their pairs; spans are as they were. */
 static void test_prompts_attend_on_the_device(void **state)
 {
     (void)state;
     struct machine machine = MACHINE;
-    const struct plan p = derived((struct plan){.batch = 25,
-                                                .batches = 4,
-                                                .device = 1,
-                                                .attn_cpu = 1,
-                                                .window = 3,
-                                                .resident = 20,
-                                                .kv_near = PLAN_ALL,
-                                                .hidden_near = PLAN_ALL,
-                                                .prefill_tokens = 4096,
-                                                .ahead_weights = 2});
+    const struct plan p = attends_on_cpu();
     double pairs = 0;
     for (int i = 0; i < 100; i++)
         pairs += lengths[i].prompt * (lengths[i].prompt + 1.0) / 2;
@@ -332,17 +338,7 @@ static void test_what_crosses_the_link(void **state)
     (void)state;
     struct machine machine = MACHINE;
     struct plan_costs saved = costs;
-    struct plan p = {.batch = 25,
-                     .batches = 4,
-                     .device = 1,
-                     .attn_cpu = 1,
-                     .window = 3,
-                     .resident = 20,
-                     .kv_near = PLAN_ALL,
-                     .hidden_near = PLAN_ALL,
-                     .prefill_tokens = 4096,
-                     .ahead_weights = 2};
-    p = derived(p);
+    struct plan p = attends_on_cpu();
     machine.h2d.value = machine.d2h.value = 1e15;
     const double free_s = time_on(&machine, &p).job_s;
     const double spans = 10000.0 * 16 * (768 + 2 * 256), prompts = 20000.0 * 16 * 768;
