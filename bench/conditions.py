@@ -58,7 +58,7 @@ def arguments(p):
 
 
 def clean(a, program="sluice"):
-    """Refuses what is not committed; builds the program that is measured; what stands in the head about it."""
+    """Refuses a tree with changes, builds the program that is measured, and sets a.commit, a.binary and a.is_dirty for the CSV's head."""
     a.commit, changed = commit(), changes()
     a.is_dirty = bool(changed) or bool(a.sluice)
     if changed and not a.dirty:

@@ -45,8 +45,9 @@ void cross_out_end(struct cross *c, uint8_t *to, int64_t n_bytes);
 void cross_in_begin(struct cross *c, const uint8_t *from, int64_t n_bytes);
 void cross_in_take(struct cross *c, const struct ops *ops, float *to, int64_t n);
 void cross_in_end(struct cross *c);
-/* What a prompt leaves: ops fill buffer 0 or 1, as it says; once cross_kept_filled() has given
- * them, copies that are queued there empty it. */
+/* The pages and slots that a prompt leaves. cross_kept_begin() returns which of the two buffers (0
+ * or 1) the device's ops may fill next; after these ops cross_kept_filled() returns where to queue
+ * the copies to the CPU; after the last copy cross_kept_end() gives the buffer back. */
 int cross_kept_begin(struct cross *c);
 struct ops cross_kept_filled(struct cross *c);
 void cross_kept_end(struct cross *c);

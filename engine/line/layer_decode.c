@@ -654,7 +654,7 @@ static void place_kept(struct layer_work *w, const struct kv_rows *home, int tur
     rows->rings = memory_at(m, LAYOUT_KEPT_RING, turn);
 }
 
-/* All of it goes to row r, whose prompt it was. */
+/* Copies what the prompt of row r left (w->rows: one row) to where `home` keeps row r. */
 static void send_kept(const struct layer_work *w, const struct ops *copies, const struct batch *b,
                       const struct kv_rows *home, int r, int n_prompt)
 {

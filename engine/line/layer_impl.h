@@ -23,9 +23,9 @@ void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t
                 enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m);
 /* x = a x + b y of m rows [n]; y NULL: nothing is added. */
 void layer_mix(struct layer_work *w, float *x, const float *y, float a, float b, int n, int m);
-/* Where a branch leaves what it adds to x: there, or apart when something happens to it first. */
+/* 1: a branch writes what it adds to x beside x, because a norm or a factor comes first. */
 int layer_is_apart(const struct shape *s);
-/* A branch that stands apart comes to x. */
+/* Adds to x a branch that was written apart, after its norm or factor. */
 void layer_join(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                 enum tensor_role post, float *x, float *branch, int m);
 /* What the MLP, or those of a token's experts, adds to x; `in` may be w->normed. A layer of two
