@@ -268,7 +268,7 @@ def loss(tally, place, a):
         job.source = place.rows("long.jsonl", rows)
         out = job.fresh()
         whole = job.run(out, SLUICE_SYNC_S=str(sync_s))
-        if whole.code or (again and whole.seconds > 3 * sync_s):
+        if whole.code or (again and whole.seconds > 5 * sync_s):
             break
         n_rows *= 2 if again else 1
         remove_job(out)
