@@ -50,7 +50,7 @@ SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -Itests/simt/cudart -include tests/si
              -Wall -Wextra -Wno-unknown-pragmas -Werror $(filter -w,$(WARN)) -MMD -MP
 
 # Files that take the compiler long come first, so that no core waits for the last of them.
-SRC     := $(wildcard kernels/cpu/attend*.c kernels/cpu/[!a]*.c kernels/*.c kernels/ref/*.c policy/*.c offload/*.c engine/*/*.c bench/*.c)
+SRC     := $(wildcard kernels/cpu/attend*.c kernels/cpu/[!a]*.c kernels/base/*.c kernels/*.c kernels/ref/*.c policy/*.c offload/*.c engine/*/*.c bench/*.c)
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/app/main.o,$(OBJ))
 CU      := $(if $(filter-out 0,$(CUDA)),$(wildcard kernels/cuda/*.cu))
@@ -64,7 +64,7 @@ PRELOADS := tests/tools/nth.c
 SIM_SO  := $(BUILD)/tests/sim_device.so
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PRELOADS),$(wildcard tests/tools/*.c)))
 SHIMS   := $(PRELOADS:%.c=$(BUILD)/%.so)
-FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/ref kernels/cpu offload engine/* bench bench/gpu tests tests/fuzz \
+FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/base kernels/ref kernels/cpu offload engine/* bench bench/gpu tests tests/fuzz \
                                     tests/simt tests/simt/cudart tests/tools tests/gpu)) \
            $(wildcard kernels/cuda/*.cu* tests/simt/*.cu)
 VENV    := build/venv

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/pool.h"
+#include "kernels/base/pool.h"
 
 const char *const look_names[N_LOOK_FIGURES] = {"sparsity", "slots_95", "top_5",   "top_10",
                                                 "top_20",   "power",    "power_r2"};
@@ -79,8 +79,8 @@ static void look_head(const struct tile_look *t, int head, const struct look_scr
     const int last = t->span->first + t->span->n, kv_head = head / (l->n_heads / l->n_kv_heads);
     double *mass = l->mass + (int64_t)head * l->n_prompt;
     for (int j = 0; j < last; j++)
-        kv_get(&a->layout, pages + j / KV_PAGE_SLOTS * a->layout.page_bytes, j % KV_PAGE_SLOTS,
-               kv_head, s->keys + (int64_t)j * l->head_dim, NULL);
+        kv_get(&a->layout, pages + j / PAGE_SLOTS * a->layout.page_bytes, j % PAGE_SLOTS, kv_head,
+               s->keys + (int64_t)j * l->head_dim, NULL);
     for (int query = t->span->first; query < last; query++) {
         int low = prompt_low(a, query), n = query + 1 - low;
         double sum = query_weights(l, a, s->keys, head, t->span->token + query - t->span->first,

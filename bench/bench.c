@@ -15,7 +15,7 @@
 
 #include "engine/app/run.h"
 #include "engine/app/version.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #define COMMAND_MAX 4096
 

@@ -21,7 +21,7 @@
 enum way { TO_DEVICE, FROM_DEVICE, N_WAYS };
 
 /* One direction: its stream, and what is under way on it. */
-struct lane {
+struct sender {
     struct stream *stream;
     uint8_t *ram, *device; // [RAM_BYTES / 2] each
     enum way way;
@@ -38,14 +38,14 @@ struct copies {
     uint8_t *ram;
     void *memory;
     int pinned;
-    struct lane lanes[N_WAYS];
+    struct sender lanes[N_WAYS];
     struct stream *ops;
     struct event *done;
 };
 
 static void landed(void *ctx, enum err err)
 {
-    struct lane *l = ctx;
+    struct sender *l = ctx;
     pthread_mutex_lock(&l->lock);
     l->in_flight--;
     l->err = l->err == OK ? err : l->err;
@@ -54,7 +54,7 @@ static void landed(void *ctx, enum err err)
 }
 
 /* Waits until at most `most` pieces are under way. */
-static enum err lane_wait(struct lane *l, int most)
+static enum err lane_wait(struct sender *l, int most)
 {
     pthread_mutex_lock(&l->lock);
     while (l->in_flight > most)
@@ -64,7 +64,7 @@ static enum err lane_wait(struct lane *l, int most)
     return err;
 }
 
-static void lane_send(struct lane *l, const struct device_api *api, int64_t n_bytes)
+static void lane_send(struct sender *l, const struct device_api *api, int64_t n_bytes)
 {
     if (l->at + n_bytes > RAM_BYTES / 2)
         l->at = 0;
@@ -137,7 +137,7 @@ static enum err rates(struct copies *c, int runs)
 static enum err small_row(struct copies *c, int n_large)
 {
     const struct device_api *api = c->device->api;
-    struct lane *l = &c->lanes[TO_DEVICE];
+    struct sender *l = &c->lanes[TO_DEVICE];
     double us[TRIES];
     for (int i = 0; i < TRIES; i++) {
         for (int j = 0; j < n_large; j++)
@@ -169,7 +169,7 @@ static enum err copies_open(struct copies *c)
     TRY(api->stream_open(c->device, &c->ops));
     TRY(api->event_open(c->device, &c->done));
     for (int i = 0; i < N_WAYS; i++) {
-        struct lane *l = &c->lanes[i];
+        struct sender *l = &c->lanes[i];
         l->way = (enum way)i;
         l->ram = c->ram + i * (RAM_BYTES / 2);
         l->device = (uint8_t *)c->memory + i * (RAM_BYTES / 2);

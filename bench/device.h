@@ -5,7 +5,7 @@
 #ifndef BENCH_DEVICE_H
 #define BENCH_DEVICE_H
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 #include "kernels/device.h"
 
 struct bench_device {

@@ -330,7 +330,7 @@ static int64_t row_bytes(const struct run *r)
         evict_in_kind(&r->evict, &row, evict_layer_kind(&r->evict, layer), &rule, &limits);
         int in_ring = ring_bytes > 0 ? evict_ring_slots(&limits) : 0;
         int slots = evict_slots_after(&rule, &limits, in_ring, 0, 0, tokens);
-        bytes += ceil_div(slots, KV_PAGE_SLOTS) * pages.page_bytes + ring_bytes;
+        bytes += ceil_div(slots, PAGE_SLOTS) * pages.page_bytes + ring_bytes;
         if (rule.policy == EVICT_FULL)
             continue;
         const int by_rank = rule.positions == EVICT_POSITIONS_SLOT;

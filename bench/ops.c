@@ -102,7 +102,7 @@ static void experts_carve(struct operands *o, struct arena *a)
 static void operands_carve(struct operands *o, struct arena *a)
 {
     const struct bench_model *m = o->model;
-    const int pages = o->n.kept / KV_PAGE_SLOTS;
+    const int pages = o->n.kept / PAGE_SLOTS;
     int64_t tokens = o->n.tokens, kv = (int64_t)m->n_kv_heads * m->head_dim;
     o->width = max_i64(max_i64(m->ffn, m->dim), (int64_t)m->n_heads * m->head_dim);
     o->x = ARENA_ARRAY(a, float, tokens * o->width);
@@ -113,7 +113,7 @@ static void operands_carve(struct operands *o, struct arena *a)
     o->angles = ARENA_ARRAY(a, float, tokens *(m->head_dim / 2));
     o->logits = ARENA_ARRAY(a, float, o->n.head_rows *HEAD_TILE);
     o->scores = ARENA_ARRAY(a, float, m->n_kv_heads * o->n.prompt);
-    o->prompt = arena_take(a, o->n.prompt / KV_PAGE_SLOTS * o->layout.page_bytes, 4096);
+    o->prompt = arena_take(a, o->n.prompt / PAGE_SLOTS * o->layout.page_bytes, 4096);
     o->positions = ARENA_ARRAY(a, int32_t, tokens);
     o->page_ids = ARENA_ARRAY(a, int32_t, pages);
     o->row = (struct kv_rows){.layout = o->layout,
@@ -159,9 +159,9 @@ static void operands_fill(struct operands *o)
     fill(o->scores, m->n_kv_heads * o->n.prompt);
     for (int i = 0; i < o->n.prompt; i++)
         for (int h = 0; h < m->n_kv_heads; h++)
-            kv_put(&o->layout, o->prompt + i / KV_PAGE_SLOTS * o->layout.page_bytes,
-                   i % KV_PAGE_SLOTS, h, o->k, o->v);
-    for (int i = 0; i < o->n.kept / KV_PAGE_SLOTS; i++)
+            kv_put(&o->layout, o->prompt + i / PAGE_SLOTS * o->layout.page_bytes, i % PAGE_SLOTS, h,
+                   o->k, o->v);
+    for (int i = 0; i < o->n.kept / PAGE_SLOTS; i++)
         o->page_ids[i] = i;
     for (int i = 0; i < n; i++) {
         o->positions[i] = i;

@@ -23,11 +23,11 @@
 void forced_init(struct forced_bench *b, int64_t pool_bytes)
 {
     const struct bench_model *m = b->model;
-    b->cap = b->slots + KV_PAGE_SLOTS;
+    b->cap = b->slots + PAGE_SLOTS;
     b->ring_slots = b->format == KV_MIXED ? EVICT_RING_MAX : 0;
     kv_layout_init(&b->ring, KV_Q8, m->n_kv_heads, m->head_dim);
     kv_layout_init(&b->layout, kv_page_format(b->format), m->n_kv_heads, m->head_dim);
-    b->pages = b->cap / KV_PAGE_SLOTS;
+    b->pages = b->cap / PAGE_SLOTS;
     b->n_sets = (int)(1 + pool_bytes / (b->rows * b->pages * b->layout.page_bytes));
 }
 
@@ -70,7 +70,7 @@ static float number(int64_t i)
 void forced_fill_page(const struct forced_bench *b, const struct kv_layout *l, uint8_t *page)
 {
     const struct bench_model *m = b->model;
-    for (int slot = 0; slot < KV_PAGE_SLOTS; slot++)
+    for (int slot = 0; slot < PAGE_SLOTS; slot++)
         for (int h = 0; h < m->n_kv_heads; h++)
             kv_put(l, page, slot, h, b->x + (slot + h) * m->head_dim,
                    b->x + (slot + 2 * h) * m->head_dim);
@@ -198,7 +198,7 @@ enum err forced_policy_row(const struct forced_bench *b, int policy, double s, d
                              .ram = b->roof,
                              .step_s = step_s};
     r.flops = 4.0 * b->rows * b->slots * m->n_heads * m->head_dim;
-    r.bytes = 2.0 * b->rows / KV_PAGE_SLOTS *
+    r.bytes = 2.0 * b->rows / PAGE_SLOTS *
               ((b->slots - ring) * (double)b->layout.v_offset + ring * (double)b->ring.v_offset);
     return bench_result(b->run, &r);
 }

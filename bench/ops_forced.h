@@ -4,7 +4,7 @@
 #define BENCH_OPS_FORCED_H
 
 #include "bench/bench.h"
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 #include "kernels/device.h"
 
 struct forced_bench {

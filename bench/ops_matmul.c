@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 #include "offload/probe.h"
 
 #define WEIGHT_BYTES ((int64_t)128 << 20) // of all copies

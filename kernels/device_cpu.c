@@ -5,11 +5,10 @@
  * that other devices must be told is there by itself. */
 #include "kernels/device.h"
 
+#include "kernels/base/arena.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-#define HUGE_PAGE ((int64_t)2 << 20)
 
 /* Panels are decoded beside the cache. */
 static struct weight_form cpu_reads(struct device *d, enum compute compute, enum dtype stored)
@@ -30,30 +29,16 @@ static void cpu_close(struct device *d)
     (void)d; // there is one, always
 }
 
-/* The mapping starts at a huge page, so that all of it but the end can be huge pages. */
 static enum err cpu_alloc(struct device *d, int64_t n_bytes, void **p)
 {
     (void)d;
-    size_t mapped = (size_t)(n_bytes + HUGE_PAGE);
-    uint8_t *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED)
-        return fail(ERR_FIT, "memory: the system refused %lld bytes (lower --mem-ram)",
-                    (long long)n_bytes);
-    int64_t front = (int64_t)(-(uintptr_t)base & (uintptr_t)(HUGE_PAGE - 1));
-    if (front > 0)
-        munmap(base, (size_t)front);
-    munmap(base + front + n_bytes, (size_t)(HUGE_PAGE - front));
-    if (n_bytes >= 2 * HUGE_PAGE) // smaller pieces would only waste them
-        madvise(base + front, (size_t)n_bytes, MADV_HUGEPAGE);
-    *p = base + front;
-    return OK;
+    return ram_take(n_bytes, p);
 }
 
 static void cpu_release(struct device *d, void *p, int64_t n_bytes)
 {
     (void)d;
-    if (p)
-        munmap(p, (size_t)n_bytes);
+    ram_give(p, n_bytes);
 }
 
 static enum err cpu_pin(struct device *d, void *p, int64_t n_bytes)

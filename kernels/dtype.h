@@ -15,7 +15,7 @@
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -36,9 +36,9 @@ void kv_layout_init(struct kv_layout *l, enum kv_format format, int n_kv_heads, 
         .head_dim = head_dim,
         .dim_pad = dim_pad,
         .groups = quantised ? (int)ceil_div(head_dim, KV_GROUP) : 0,
-        .scales_at = (int64_t)dim_pad * KV_PAGE_SLOTS * bits[format] / 8,
+        .scales_at = (int64_t)dim_pad * PAGE_SLOTS * bits[format] / 8,
     };
-    l->panel_bytes = l->scales_at + (int64_t)l->groups * KV_PAGE_SLOTS * 4;
+    l->panel_bytes = l->scales_at + (int64_t)l->groups * PAGE_SLOTS * 4;
     l->v_offset = l->panel_bytes * n_kv_heads;
     l->page_bytes = round_up(2 * l->v_offset, 4096);
 }
@@ -86,7 +86,7 @@ static struct code_place place_of(const struct kv_layout *l, int64_t fast, int64
 
 static struct code_place k_place(const struct kv_layout *l, int d, int slot)
 {
-    return place_of(l, slot, d, KV_PAGE_SLOTS);
+    return place_of(l, slot, d, PAGE_SLOTS);
 }
 
 static struct code_place v_place(const struct kv_layout *l, int d, int slot)
@@ -98,7 +98,7 @@ typedef struct code_place (*place_fn)(const struct kv_layout *l, int d, int slot
 
 static uint16_t *scale_at(const struct kv_layout *l, const void *panel, int group, int slot)
 {
-    return (uint16_t *)((uint8_t *)(uintptr_t)panel + l->scales_at) + group * KV_PAGE_SLOTS + slot;
+    return (uint16_t *)((uint8_t *)(uintptr_t)panel + l->scales_at) + group * PAGE_SLOTS + slot;
 }
 
 static void put_codes(const struct kv_layout *l, uint16_t *panel, int slot, const float *x,
@@ -152,7 +152,7 @@ static void put_f32(const struct kv_layout *l, float *k_panel, float *v_panel, i
                     const float *k, const float *v)
 {
     for (int d = 0; d < l->dim_pad; d++) {
-        k_panel[d * KV_PAGE_SLOTS + slot] = d < l->head_dim ? k[d] : 0;
+        k_panel[d * PAGE_SLOTS + slot] = d < l->head_dim ? k[d] : 0;
         v_panel[slot * l->dim_pad + d] = d < l->head_dim ? v[d] : 0;
     }
 }
@@ -162,7 +162,7 @@ static void put_bf16(const struct kv_layout *l, uint16_t *k_panel, uint16_t *v_p
 {
     uint16_t *v_row = v_panel + (slot / 2) * l->dim_pad * 2 + slot % 2;
     for (int d = 0; d < l->dim_pad; d++) {
-        uint16_t *k_at = k_panel + (d / 2 * KV_PAGE_SLOTS + slot) * 2 + d % 2;
+        uint16_t *k_at = k_panel + (d / 2 * PAGE_SLOTS + slot) * 2 + d % 2;
         *k_at = d < l->head_dim ? f32_to_bf16(k[d]) : 0;
         v_row[d * 2] = d < l->head_dim ? f32_to_bf16(v[d]) : 0;
     }
@@ -171,7 +171,7 @@ static void put_bf16(const struct kv_layout *l, uint16_t *k_panel, uint16_t *v_p
 void kv_put(const struct kv_layout *l, void *page, int slot, int head, const float *k,
             const float *v)
 {
-    CHECK(slot >= 0 && slot < KV_PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
+    CHECK(slot >= 0 && slot < PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     uint8_t *k_panel = (uint8_t *)page + l->panel_bytes * head;
     uint8_t *v_panel = k_panel + l->v_offset;
     if (l->format == KV_F32)
@@ -186,7 +186,7 @@ void kv_put(const struct kv_layout *l, void *page, int slot, int head, const flo
 
 void kv_get(const struct kv_layout *l, const void *page, int slot, int head, float *k, float *v)
 {
-    CHECK(slot >= 0 && slot < KV_PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
+    CHECK(slot >= 0 && slot < PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     const uint8_t *k_panel = (const uint8_t *)page + l->panel_bytes * head;
     const uint8_t *v_panel = k_panel + l->v_offset;
     if (l->groups > 0) {
@@ -197,10 +197,10 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
         return;
     }
     for (int d = 0; d < l->head_dim && k; d++)
-        k[d] = l->format == KV_F32
-                   ? ((const float *)k_panel)[d * KV_PAGE_SLOTS + slot]
-                   : bf16_to_f32(
-                         ((const uint16_t *)k_panel)[(d / 2 * KV_PAGE_SLOTS + slot) * 2 + d % 2]);
+        k[d] =
+            l->format == KV_F32
+                ? ((const float *)k_panel)[d * PAGE_SLOTS + slot]
+                : bf16_to_f32(((const uint16_t *)k_panel)[(d / 2 * PAGE_SLOTS + slot) * 2 + d % 2]);
     for (int d = 0; d < l->head_dim && v; d++)
         v[d] = l->format == KV_F32
                    ? ((const float *)v_panel)[slot * l->dim_pad + d]
@@ -211,7 +211,7 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
 void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int head, int v,
                   float *codes, float *scales, float *minima)
 {
-    CHECK(l->groups > 0 && slot >= 0 && slot < KV_PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
+    CHECK(l->groups > 0 && slot >= 0 && slot < PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     const uint8_t *at = (const uint8_t *)page + l->panel_bytes * head + (v ? l->v_offset : 0);
     const uint16_t *panel = (const uint16_t *)at;
     for (int d = 0; d < l->head_dim && codes; d++) {

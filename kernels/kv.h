@@ -27,13 +27,12 @@
 #ifndef KERNELS_KV_H
 #define KERNELS_KV_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define KV_PAGE_SLOTS 32
 #define KV_GROUP      64 // dimensions that share a scale in q8 and q4
 
 /* KV_MIXED names a choice of the user, not a layout: pages are KV_Q4, the ring KV_Q8. */

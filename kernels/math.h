@@ -9,7 +9,7 @@
 #ifndef KERNELS_MATH_H
 #define KERNELS_MATH_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 #include "policy/shape.h"
 
 #include <math.h>

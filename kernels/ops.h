@@ -44,7 +44,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/kv.h"
-#include "kernels/pool.h"
+#include "kernels/base/pool.h"
 #include "policy/evict.h"
 #include "policy/shape.h"
 
@@ -346,7 +346,7 @@ int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int
 static inline int prompt_first_tile(const struct attend_prompt_args *a, const struct prompt_span *s)
 {
     const struct evict_score score = evict_score_of(a->policy);
-    return evict_first_query(&score, s->n_prompt) / KV_PAGE_SLOTS;
+    return evict_first_query(&score, s->n_prompt) / PAGE_SLOTS;
 }
 
 /* The first key that a query sees. */
@@ -364,7 +364,7 @@ static inline const uint8_t *prompt_span_pages(const struct attend_prompt_args *
 static inline float *prompt_span_scores(const struct attend_prompt_args *a,
                                         const struct prompt_span *s)
 {
-    return a->scores ? a->scores + (int64_t)s->page * KV_PAGE_SLOTS * a->layout.n_kv_heads : NULL;
+    return a->scores ? a->scores + (int64_t)s->page * PAGE_SLOTS * a->layout.n_kv_heads : NULL;
 }
 
 /* Where positions are ranks (EVICT_POSITIONS_SLOT) keys stand in pages and rings as they were
@@ -416,7 +416,7 @@ struct kv_rows {
     int page_ids_stride, dirty_stride;
     int slots_cap;
 };
-#define KV_RING_PAGES (EVICT_RING_MAX / KV_PAGE_SLOTS)
+#define KV_RING_PAGES (EVICT_RING_MAX / PAGE_SLOTS)
 
 /* One row of it, with the rows' bases and its own limits applied: what kernels work on. */
 struct kv_row {
@@ -528,7 +528,7 @@ struct prompt_keep_args {
 static inline float prompt_kept_score(const struct prompt_keep_args *a,
                                       const struct evict_score *score, int head, int pos)
 {
-    const int64_t stride = round_up(a->n_prompt, KV_PAGE_SLOTS);
+    const int64_t stride = round_up(a->n_prompt, PAGE_SLOTS);
     return a->scores ? evict_score_pooled(score, a->scores + head * stride, pos, a->n_prompt) : 0;
 }
 /* By which it is cut: the first `sink` and the last `recent` of its positions stay in any case. */
@@ -548,7 +548,7 @@ int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n
 #define PROMPT_SHARE_COUNTS 512 // numbers of a head
 static inline int64_t prompt_share_bytes(int64_t n_prompt_max, int n_kv_heads)
 {
-    return n_kv_heads * (round_up(n_prompt_max, KV_PAGE_SLOTS) + PROMPT_SHARE_COUNTS) * 4;
+    return n_kv_heads * (round_up(n_prompt_max, PAGE_SLOTS) + PROMPT_SHARE_COUNTS) * 4;
 }
 
 /* A change to one logit before it is reduced: logit = (logit > 0 ? logit / repeat : logit * repeat)

@@ -5,7 +5,7 @@
 #ifndef OFFLOAD_CGROUP_H
 #define OFFLOAD_CGROUP_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 struct cgroup_limits {
     int64_t memory_free_bytes;  // INT64_MAX: no limit. Else the least, over this group and its

@@ -22,19 +22,19 @@
 #include <zstd.h>
 
 #define LEVEL      1 // there are no repetitions to be found: all that pays are the codes of bytes
-#define UNITS_MAX  (CODEC_PIECE / CODEC_UNIT)
+#define UNITS_MAX  (PIECE_BYTES / CODEC_UNIT)
 #define HEAD_BYTES 8
 
 struct codec {
     ZSTD_DCtx *decoder; // owned
     ZSTD_CCtx *encoder; // owned; NULL: decodes only
-    uint8_t *packed;    // owned: [CODEC_PIECE] units to be packed; NULL: decodes only
+    uint8_t *packed;    // owned: [PIECE_BYTES] units to be packed; NULL: decodes only
 };
 
 int64_t codec_bytes(int compresses)
 {
     int64_t decoder = 256 << 10; // of zstd 1.5: 94 to 160 KiB
-    return decoder + (compresses ? CODEC_PIECE + (1 << 20) : 0);
+    return decoder + (compresses ? PIECE_BYTES + (1 << 20) : 0);
 }
 
 enum err codec_open(struct codec **out, int compresses)
@@ -47,7 +47,7 @@ enum err codec_open(struct codec **out, int compresses)
     int whole = c->decoder != NULL;
     if (compresses) {
         c->encoder = ZSTD_createCCtx();
-        c->packed = malloc(CODEC_PIECE);
+        c->packed = malloc(PIECE_BYTES);
         whole = whole && c->encoder && c->packed;
     }
     if (!whole) {
@@ -125,25 +125,25 @@ static int64_t choose_units(const uint8_t *piece, int64_t n_units, uint8_t *map)
 
 int64_t codec_compress(struct codec *c, const void *piece, int64_t n_bytes, void *to)
 {
-    CHECK(c->encoder && n_bytes > 0 && n_bytes <= CODEC_PIECE && n_bytes % CODEC_UNIT == 0);
+    CHECK(c->encoder && n_bytes > 0 && n_bytes <= PIECE_BYTES && n_bytes % CODEC_UNIT == 0);
     const uint8_t *from = piece;
     int64_t n_units = n_bytes / CODEC_UNIT;
     uint8_t *out = to, *map = out + HEAD_BYTES;
     int64_t packed_at = HEAD_BYTES + map_bytes(n_units);
-    if (packed_at > n_bytes - CODEC_BLOCK)
+    if (packed_at > n_bytes - BLOCK_BYTES)
         return 0;
     int64_t n_packed = choose_units(from, n_units, map), k = 0;
     for (int64_t u = 0; u < n_units; u++)
         if (map[u / 8] >> (u % 8) & 1)
             memcpy(c->packed + CODEC_UNIT * k++, from + u * CODEC_UNIT, CODEC_UNIT);
     size_t packed =
-        ZSTD_compressCCtx(c->encoder, out + packed_at, (size_t)(CODEC_PIECE - packed_at), c->packed,
+        ZSTD_compressCCtx(c->encoder, out + packed_at, (size_t)(PIECE_BYTES - packed_at), c->packed,
                           (size_t)(n_packed * CODEC_UNIT), LEVEL);
     if (ZSTD_isError(packed)) // no room
         return 0;
     int64_t plain_at = packed_at + (int64_t)packed;
-    int64_t stored = round_up(plain_at + (n_units - n_packed) * CODEC_UNIT, CODEC_BLOCK);
-    if (stored > n_bytes - CODEC_BLOCK)
+    int64_t stored = round_up(plain_at + (n_units - n_packed) * CODEC_UNIT, BLOCK_BYTES);
+    if (stored > n_bytes - BLOCK_BYTES)
         return 0;
     put_u32(out, (uint32_t)packed);
     put_u32(out + 4, (uint32_t)n_packed);
@@ -164,7 +164,7 @@ int codec_decompress(struct codec *c, const void *stored, int64_t stored_bytes, 
     uint8_t *out = piece;
     int64_t n_units = n_bytes / CODEC_UNIT, map_at = HEAD_BYTES;
     int64_t packed_at = map_at + map_bytes(n_units);
-    CHECK(n_bytes > 0 && n_bytes <= CODEC_PIECE && n_bytes % CODEC_UNIT == 0);
+    CHECK(n_bytes > 0 && n_bytes <= PIECE_BYTES && n_bytes % CODEC_UNIT == 0);
     if (stored_bytes < packed_at)
         return -1;
     int64_t packed_bytes = get_u32(in), n_packed = get_u32(in + 4), n_set = 0;
@@ -174,7 +174,7 @@ int codec_decompress(struct codec *c, const void *stored, int64_t stored_bytes, 
         (n_units % 8 && in[packed_at - 1] >> n_units % 8))
         return -1;
     int64_t plain_at = packed_at + packed_bytes;
-    if (round_up(plain_at + (n_units - n_packed) * CODEC_UNIT, CODEC_BLOCK) != stored_bytes)
+    if (round_up(plain_at + (n_units - n_packed) * CODEC_UNIT, BLOCK_BYTES) != stored_bytes)
         return -1;
     uint8_t *packed = out + (n_units - n_packed) * CODEC_UNIT;
     size_t got = ZSTD_decompressDCtx(c->decoder, packed, (size_t)(n_packed * CODEC_UNIT),

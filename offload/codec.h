@@ -7,11 +7,9 @@
 #ifndef OFFLOAD_CODEC_H
 #define OFFLOAD_CODEC_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
-#define CODEC_PIECE (1 << 20) // most bytes of a piece
 #define CODEC_UNIT  64        // bytes that go the same way; pieces are multiples of it
-#define CODEC_BLOCK 4096      // stored pieces start and end on this
 
 /* Where a piece lies in the file, [stored_bytes] with its padding. As many as the piece has: stored
  * as it is. 0: it is not in the file. */
@@ -26,7 +24,7 @@ enum err codec_open(struct codec **c, int compresses);
 void codec_close(struct codec *c);   // accepts NULL
 int64_t codec_bytes(int compresses); // what an open one takes, about
 
-/* Stores a piece at `to` (of CODEC_PIECE bytes), filled up with zeros to a multiple of CODEC_BLOCK;
+/* Stores a piece at `to` (of PIECE_BYTES bytes), filled up with zeros to a multiple of BLOCK_BYTES;
  * returns that size, or 0 when it would not be smaller than the piece by at least a block. */
 int64_t codec_compress(struct codec *c, const void *piece, int64_t n_bytes, void *to);
 /* The n_bytes of a piece from what was stored. Returns 0, or -1 for what no codec_compress() wrote;

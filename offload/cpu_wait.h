@@ -8,7 +8,7 @@
 #ifndef OFFLOAD_CPU_WAIT_H
 #define OFFLOAD_CPU_WAIT_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #define CPU_WAIT_TASKS 256 // threads that are looked at
 /* Of the threads' time: times that were measured while they waited so long say nothing about this

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 #include "offload/probe.h"
 
 /* What a file says besides rates. */

@@ -7,7 +7,7 @@
 #ifndef OFFLOAD_MACHINE_FILE_H
 #define OFFLOAD_MACHINE_FILE_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 #include "policy/machine.h"
 
 #define MACHINE_FILE_BYTES_MAX (64 << 10)

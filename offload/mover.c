@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/thread.h"
+#include "kernels/base/thread.h"
 
 #define MOVER_LANES (LANE_D2H + 1)
 /* In flight between RAM and the device, of each direction: pages of KV are small and many, and each
@@ -37,8 +37,8 @@ struct piece {
     int64_t n_bytes;    // in memory; of the file io.n_bytes, less when they are encoded
     uint8_t *ram;       // where they are in RAM; io.buf, unless they are encoded
     int64_t moved;      // bytes of this hop, rereads included
-    uint8_t *staging;   // borrowed: [MOVER_PIECE], or NULL
-    uint8_t *bounce;    // borrowed: [MOVER_PIECE], or NULL
+    uint8_t *staging;   // borrowed: [PIECE_BYTES], or NULL
+    uint8_t *bounce;    // borrowed: [PIECE_BYTES], or NULL
     int again;          // the segment that is read a second time, by itself; -1: none yet
     struct piece *next; // in a list of free ones, or in landed
 };
@@ -160,7 +160,7 @@ static void piece_aim(struct piece *p)
                              .user = p};
     if (!t->stored)
         return;
-    const struct codec_piece *stored = &t->stored[p->from / MOVER_PIECE];
+    const struct codec_piece *stored = &t->stored[p->from / PIECE_BYTES];
     CHECK(stored->stored_bytes > 0 && stored->stored_bytes <= p->n_bytes && p->staging);
     p->io.offset = stored->offset;
     p->io.n_bytes = stored->stored_bytes;
@@ -173,7 +173,7 @@ static void piece_cut(struct ticket **at, struct piece *p)
 {
     struct ticket *t = *at;
     const struct segment *s = &t->segments[t->next_segment];
-    int64_t most = kind_of(p->mover, t) == KIND_FILE ? MOVER_PIECE : MOVER_COPY_PIECE;
+    int64_t most = kind_of(p->mover, t) == KIND_FILE ? PIECE_BYTES : MOVER_COPY_PIECE;
     p->ticket = t;
     p->first = t->next_segment;
     p->from = t->next_byte;
@@ -251,7 +251,7 @@ static uint32_t unit_crc(const struct piece *p, int i)
 static int unit_is_right(const struct piece *p, int i)
 {
     const struct segment *s = &p->ticket->segments[i];
-    return !s->crc || unit_crc(p, i) == s->crc[p->from / MOVER_PIECE];
+    return !s->crc || unit_crc(p, i) == s->crc[p->from / PIECE_BYTES];
 }
 
 static void crcs_fill(const struct piece *p)
@@ -259,7 +259,7 @@ static void crcs_fill(const struct piece *p)
     for (int i = p->first; i < p->first + p->n; i++) {
         const struct segment *s = &p->ticket->segments[i];
         if (s->crc)
-            s->crc[p->from / MOVER_PIECE] = unit_crc(p, i);
+            s->crc[p->from / PIECE_BYTES] = unit_crc(p, i);
     }
 }
 
@@ -561,9 +561,9 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
                                                  : KIND_FROM_DEVICE;
         p->mover = m;
         if (config->staging && kind == KIND_FILE)
-            p->staging = (uint8_t *)config->staging + (int64_t)i * MOVER_PIECE;
+            p->staging = (uint8_t *)config->staging + (int64_t)i * PIECE_BYTES;
         if (config->bounce && kind == KIND_FILE)
-            p->bounce = (uint8_t *)config->bounce + (int64_t)i * MOVER_PIECE;
+            p->bounce = (uint8_t *)config->bounce + (int64_t)i * PIECE_BYTES;
         p->next = m->free_pieces[kind];
         m->free_pieces[kind] = p;
     }
@@ -617,14 +617,14 @@ void mover_submit(struct mover *m, struct ticket *t)
     CHECK(t->on_device || m->file[t->place] >= 0);
     for (int i = 0; i < t->n_segments; i++) {
         struct segment *s = &t->segments[i];
-        CHECK(s->n_bytes > 0 && (s->crc_bytes == 0 || s->n_bytes <= MOVER_PIECE));
+        CHECK(s->n_bytes > 0 && (s->crc_bytes == 0 || s->n_bytes <= PIECE_BYTES));
         CHECK(s->crc || t->write || m->file[t->place] < 0); // no file is believed
         s->err = OK;
         t->n_bytes += s->n_bytes;
     }
-    for (int64_t i = 0; t->stored && i < ceil_div(t->segments[0].n_bytes, MOVER_PIECE); i++)
+    for (int64_t i = 0; t->stored && i < ceil_div(t->segments[0].n_bytes, PIECE_BYTES); i++)
         t->n_bytes += t->stored[i].stored_bytes -
-                      min_i64(MOVER_PIECE, t->segments[0].n_bytes - i * MOVER_PIECE);
+                      min_i64(PIECE_BYTES, t->segments[0].n_bytes - i * PIECE_BYTES);
     t->state = t->n_segments > 0 ? TICKET_QUEUED : TICKET_DONE;
     if (t->state == TICKET_QUEUED) {
         struct ticket **at = &m->queue;

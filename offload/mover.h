@@ -6,17 +6,16 @@
  * against its CRC32C before its ticket is done, every time, and read once more when it is wrong.
  * Refuses: choosing what to move (policy) or when (engine); knowing what the bytes mean.
  * Threads: mover_submit / mover_wait / mover_done from the walker; everything else happens on the
- * mover's own thread. The earliest due ticket goes first, in pieces of MOVER_PIECE; between a file
+ * mover's own thread. The earliest due ticket goes first, in pieces of PIECE_BYTES; between a file
  * and a device each piece goes over a bounce buffer in RAM, where it is checked. */
 #ifndef OFFLOAD_MOVER_H
 #define OFFLOAD_MOVER_H
 
 #include "kernels/device.h"
-#include "kernels/trace.h"
+#include "kernels/base/trace.h"
 #include "offload/codec.h"
 #include "offload/ring.h"
 
-#define MOVER_PIECE      (1 << 20)
 #define MOVER_COPY_PIECE (8 << 20) // between RAM and a device, where nothing is checked
 #define MOVER_PLACES_MAX 8
 
@@ -26,7 +25,7 @@ struct mover; // opaque: hides pthread and the ring
 struct segment {
     int64_t offset, n_bytes; // in the place
     void *buf;               // RAM, or memory of the device
-    uint32_t *crc; // CRC32C of each MOVER_PIECE of it, chained from `seed`. Reads of files:
+    uint32_t *crc; // CRC32C of each PIECE_BYTES of it, chained from `seed`. Reads of files:
                    // what they must be. Writes: where they are put, or NULL
     uint32_t seed;
     int32_t crc_from, crc_bytes; // reads: the bytes that `crc` is of; crc_bytes 0: all
@@ -59,7 +58,7 @@ struct ticket {
     struct ticket *next;
 };
 
-/* What the checks found, in units of at most MOVER_PIECE. */
+/* What the checks found, in units of at most PIECE_BYTES. */
 struct mover_repairs {
     int64_t repaired; // wrong at first, right when read again
     int64_t bad;      // could not be read, or wrong twice
@@ -78,10 +77,10 @@ struct mover_config {
     } places[MOVER_PLACES_MAX];
     int n_places;
     struct device *device; // borrowed; of the buffers on it, NULL without any
-    void *bounce;          // [depth][MOVER_PIECE] pinned, with a device
+    void *bounce;          // [depth][PIECE_BYTES] pinned, with a device
     void *base;            // memory to register with the kernel: the arena
     int64_t n_bytes;
-    void *staging;       // [depth][MOVER_PIECE] for stored pieces, NULL without any
+    void *staging;       // [depth][PIECE_BYTES] for stored pieces, NULL without any
     struct trace *trace; // borrowed; lanes nvme-* and h2d, d2h
 };
 

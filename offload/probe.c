@@ -7,7 +7,7 @@
  * for the machine as it is, and the spread tells when it was busy. */
 #include "offload/probe_impl.h"
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 
 #define HEADS        32 // of llama-3-8b
 #define KV_HEADS     8
@@ -44,7 +44,7 @@ static void fill(float *x, int64_t n)
 static void fill_pages(const struct kv_layout *l, uint8_t *pages, int64_t n)
 {
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
-    for (int slot = 0; slot < KV_PAGE_SLOTS && n > 0; slot++)
+    for (int slot = 0; slot < PAGE_SLOTS && n > 0; slot++)
         for (int head = 0; head < l->n_kv_heads; head++) {
             for (int i = 0; i < l->head_dim; i++) {
                 k[i] = number(slot * 7919 + head * 131 + i);
@@ -226,7 +226,7 @@ static void rows_turn(void *ctx, int i)
 /* KV of one row, K and V without what pads a page. */
 static double row_bytes(const struct rows_bed *b)
 {
-    return 2.0 / KV_PAGE_SLOTS *
+    return 2.0 / PAGE_SLOTS *
            ((b->shape->slots - b->ring_slots) * (double)b->layout.v_offset +
             b->ring_slots * (double)b->ring.v_offset);
 }
@@ -237,8 +237,8 @@ enum err probe_attend_rows(const struct probe_config *c, const struct probe_atte
     const int slots = p->slots;
     struct rows_bed b = {.ops = c->ops,
                          .shape = p,
-                         .pages_row = slots / KV_PAGE_SLOTS,
-                         .dirty_stride = (int)ceil_div(slots / KV_PAGE_SLOTS, 64),
+                         .pages_row = slots / PAGE_SLOTS,
+                         .dirty_stride = (int)ceil_div(slots / PAGE_SLOTS, 64),
                          .limits = {.budget = INT32_MAX, .recent = slots / 2}};
     struct arena a;
     if (p->head_dim > HEAD_DIM_MAX)
@@ -294,7 +294,7 @@ static enum err measure_rows(struct machine *m, const struct probe_config *c, en
 struct prompt_bed {
     const struct ops *ops;
     struct kv_layout layout;
-    uint8_t *pages; // [PROMPT / KV_PAGE_SLOTS]
+    uint8_t *pages; // [PROMPT / PAGE_SLOTS]
     float *q, *out; // [PROMPT_TILE, PROMPT_HEADS, HEAD_DIM]
     void *scratch;
 };
@@ -302,7 +302,7 @@ struct prompt_bed {
 static void prompt_carve(struct prompt_bed *b, struct arena *a)
 {
     int64_t heads = (int64_t)PROMPT_TILE * PROMPT_HEADS * HEAD_DIM;
-    b->pages = arena_take(a, PROMPT / KV_PAGE_SLOTS * b->layout.page_bytes, 4096);
+    b->pages = arena_take(a, PROMPT / PAGE_SLOTS * b->layout.page_bytes, 4096);
     b->q = ARENA_ARRAY(a, float, heads);
     b->out = ARENA_ARRAY(a, float, heads);
     b->scratch = arena_take(
@@ -343,7 +343,7 @@ static enum err measure_prompt(struct machine *m, const struct probe_config *c)
     prompt_carve(&b, &a);
     TRY(probe_arena_open(&a, c, a.used));
     prompt_carve(&b, &a);
-    fill_pages(&b.layout, b.pages, PROMPT / KV_PAGE_SLOTS);
+    fill_pages(&b.layout, b.pages, PROMPT / PAGE_SLOTS);
     fill(b.q, (int64_t)PROMPT_TILE * PROMPT_HEADS * HEAD_DIM);
     double pairs = (double)PROMPT * (PROMPT + 1) / 2;
     m->prompt_flops = probe_loop(&(struct probe_loop){.turn = prompt_turn,

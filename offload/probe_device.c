@@ -5,7 +5,7 @@
  * first is queued and after an event behind the last. */
 #include "offload/probe_impl.h"
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 #include "policy/plan.h"
 
 #define MIB    ((int64_t)1 << 20)
@@ -27,7 +27,7 @@
 #define HEAD_SCALE    0.088f
 #define ROWS          32 // that decode
 #define ROW_SLOTS     512
-#define ROW_PAGES     (ROW_SLOTS / KV_PAGE_SLOTS)
+#define ROW_PAGES     (ROW_SLOTS / PAGE_SLOTS)
 #define PROMPT        1024 // tokens
 #define PROMPT_TILES  (PROMPT / PLAN_TILE_TOKENS)
 #define ALIGN         4096
@@ -375,7 +375,7 @@ static void prompt_carve(struct bench *b, struct arena *a, int heads)
     const int64_t scratch =
         b->device->api->scratch->attend_prompt(&b->ops, PROMPT, heads, heads, HEAD_DIM);
     struct attend_prompt_args *p = &b->prompt;
-    p->pages = arena_take(a, PROMPT / KV_PAGE_SLOTS * p->layout.page_bytes, ALIGN);
+    p->pages = arena_take(a, PROMPT / PAGE_SLOTS * p->layout.page_bytes, ALIGN);
     p->q = ARENA_ARRAY(a, float, numbers);
     p->out = ARENA_ARRAY(a, float, numbers);
     p->spans = ARENA_ARRAY(a, struct prompt_span, PROMPT_TILES);

@@ -27,8 +27,8 @@ static enum err measure(struct disk_probe *d, const struct probe_config *c, stru
 {
     struct disk_series series;
     load.io = c->io;
-    load.block_bytes = MOVER_PIECE;
-    load.depth = MACHINE_DEPTH;
+    load.block_bytes = PIECE_BYTES;
+    load.depth = IO_DEPTH;
     load.until_steady = c->full;
     load.seconds_max = c->full ? FULL_S : probe_seconds(c, load.mixed ? MIXED_S : ONE_WAY_S);
     TRY(disk_probe_series(d, &load, &series));

@@ -9,11 +9,11 @@
 
 #include <math.h>
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 
 #define CELL_S     0.01
 #define ATTEND_S   0.03
-#define SLOTS_FEW  KV_PAGE_SLOTS
+#define SLOTS_FEW  PAGE_SLOTS
 #define SLOTS_MANY 512
 #define ROWS_KINDS 4     // matmul_rows[] that attend at once: beyond 64 they take turns
 #define LEAST_S    1e-12 // what a difference of two is, at least

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 
 #define CELL_S        0.02  // of one format and M
 #define CELL_LEAST    3     // calls

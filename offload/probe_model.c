@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 #include "offload/machine_file.h"
 #include "offload/probe_cache.h"
 #include "offload/probe_impl.h"

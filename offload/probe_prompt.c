@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 #include "policy/layout.h"
 
 #define CELL_S 0.02
@@ -51,7 +51,7 @@ static void prompts_carve(struct prompts_bed *b, struct arena *a)
     const struct probe_layer *l = b->l;
     const int64_t tile = tile_tokens(b), heads = tile * l->n_heads * l->head_dim,
                   kv = tile * l->n_kv_heads * l->head_dim;
-    const int64_t slots = (int64_t)b->kept_pages * KV_PAGE_SLOTS * l->n_kv_heads;
+    const int64_t slots = (int64_t)b->kept_pages * PAGE_SLOTS * l->n_kv_heads;
     const int scores = evict_prompt_scores(l->evict.policy) || evict_lag_scores(l->evict.policy);
     const int64_t of_prompt =
         attend_prompt_scratch_bytes(b->ops, b->tokens, l->n_heads, l->n_kv_heads, l->head_dim);
@@ -64,8 +64,8 @@ static void prompts_carve(struct prompts_bed *b, struct arena *a)
     b->pages = arena_take(a, (int64_t)b->n * b->pages_each * b->from.page_bytes, 4096);
     b->kept = arena_take(a, b->kept_pages * b->to.page_bytes, 4096);
     b->rings = arena_take(a, KV_RING_PAGES * b->ring.page_bytes, 4096);
-    b->scores = ARENA_ARRAY(
-        a, float, scores ? (int64_t)b->n * b->pages_each *KV_PAGE_SLOTS * l->n_kv_heads : 0);
+    b->scores = ARENA_ARRAY(a, float,
+                            scores ? (int64_t)b->n * b->pages_each *PAGE_SLOTS * l->n_kv_heads : 0);
     b->page_ids = ARENA_ARRAY(a, int32_t, b->kept_pages);
     b->slot_pos = ARENA_ARRAY(a, int32_t, slots);
     b->slot_score = ARENA_ARRAY(a, float, slots);
@@ -95,10 +95,9 @@ static void keep(struct prompts_bed *b, int prompt)
     struct prompt_keep_args args = {
         .from = b->from,
         .pages = b->pages + (int64_t)prompt * b->pages_each * b->from.page_bytes,
-        .scores =
-            evict_prompt_scores(b->l->evict.policy) || evict_lag_scores(b->l->evict.policy)
-                ? b->scores + (int64_t)prompt * b->pages_each * KV_PAGE_SLOTS * b->l->n_kv_heads
-                : NULL,
+        .scores = evict_prompt_scores(b->l->evict.policy) || evict_lag_scores(b->l->evict.policy)
+                      ? b->scores + (int64_t)prompt * b->pages_each * PAGE_SLOTS * b->l->n_kv_heads
+                      : NULL,
         .kv = {.layout = b->to,
                .ring = b->ring,
                .pages = b->kept,
@@ -112,7 +111,7 @@ static void keep(struct prompts_bed *b, int prompt)
                .ring_stride = KV_RING_PAGES * b->ring.page_bytes,
                .page_ids_stride = b->kept_pages,
                .dirty_stride = (int)ceil_div(b->kept_pages, 64),
-               .slots_cap = b->kept_pages * KV_PAGE_SLOTS},
+               .slots_cap = b->kept_pages * PAGE_SLOTS},
         .evict = {.policy = b->l->evict.policy, .scope = b->l->evict.scope},
         .limits = b->limits,
         .n_heads = b->l->n_heads,
@@ -163,7 +162,7 @@ static void tile_turn(struct prompts_bed *b, int first)
         ops_run_kv_store(b->ops, &store);
         if (args.scores && first == 0)
             memset(prompt_span_scores(&args, &b->spans[i]), 0,
-                   (size_t)(b->pages_each * KV_PAGE_SLOTS * l->n_kv_heads) * sizeof(float));
+                   (size_t)(b->pages_each * PAGE_SLOTS * l->n_kv_heads) * sizeof(float));
     }
     ops_run_attend_prompt(b->ops, &args);
 }
@@ -187,8 +186,8 @@ static enum err prompts_cell(double *s, const struct probe_layer *l, const struc
                             .l = l,
                             .n = n,
                             .tokens = tokens,
-                            .pages_each = (int)ceil_div(tokens, KV_PAGE_SLOTS),
-                            .kept_pages = (int)ceil_div(kept, KV_PAGE_SLOTS) + 1,
+                            .pages_each = (int)ceil_div(tokens, PAGE_SLOTS),
+                            .kept_pages = (int)ceil_div(kept, PAGE_SLOTS) + 1,
                             .limits = {.budget = INT32_MAX, .recent = BUDGET / 2}};
     struct arena a;
     *s = 0;

@@ -11,14 +11,14 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "kernels/arena.h"
-#include "kernels/thread.h"
+#include "kernels/base/arena.h"
+#include "kernels/base/thread.h"
 #include "offload/disk_probe.h"
 #include "offload/mover.h"
 
 #define PIECES         64 // of the file, at most
 #define BUFFERS        4  // pieces of memory: what is in flight at once
-#define BUFFERS_BYTES  (BUFFERS * (int64_t)MOVER_PIECE)
+#define BUFFERS_BYTES  (BUFFERS * (int64_t)PIECE_BYTES)
 #define READERS        2  // tickets that take turns
 #define ROWS           64
 #define ROW_BYTES      4096
@@ -36,7 +36,7 @@
 struct ticket_bed {
     struct mover *mover;
     struct trace trace;
-    uint8_t *buffers; // [BUFFERS][MOVER_PIECE]: piece i of the file is what piece i % BUFFERS holds
+    uint8_t *buffers; // [BUFFERS][PIECE_BYTES]: piece i of the file is what piece i % BUFFERS holds
     uint32_t crcs[PIECES], row_crcs[ROWS];
     int n_pieces, next;
 };
@@ -57,9 +57,9 @@ static enum err carry(struct ticket_bed *b, struct ticket *t)
 static struct segment next_piece(struct ticket_bed *b)
 {
     int i = b->next++ % b->n_pieces;
-    return (struct segment){.offset = (int64_t)i * MOVER_PIECE,
-                            .n_bytes = MOVER_PIECE,
-                            .buf = b->buffers + (int64_t)(i % BUFFERS) * MOVER_PIECE,
+    return (struct segment){.offset = (int64_t)i * PIECE_BYTES,
+                            .n_bytes = PIECE_BYTES,
+                            .buf = b->buffers + (int64_t)(i % BUFFERS) * PIECE_BYTES,
                             .crc = &b->crcs[i]};
 }
 
@@ -67,7 +67,7 @@ static struct segment next_piece(struct ticket_bed *b)
 static struct segment next_row(struct ticket_bed *b, int i, int number)
 {
     struct segment row = next_piece(b);
-    int64_t at = (int64_t)(mix64((uint64_t)number) % (MOVER_PIECE / ROW_BYTES)) * ROW_BYTES;
+    int64_t at = (int64_t)(mix64((uint64_t)number) % (PIECE_BYTES / ROW_BYTES)) * ROW_BYTES;
     row.offset += at;
     row.buf = (uint8_t *)row.buf + at;
     row.n_bytes = ROW_BYTES;
@@ -92,14 +92,14 @@ static enum err bed_open(struct ticket_bed *b, const struct probe_config *c,
                          const struct disk_probe *d)
 {
     void *buffers;
-    *b = (struct ticket_bed){.n_pieces = (int)min_i64(d->cap_bytes / MOVER_PIECE, PIECES) /
+    *b = (struct ticket_bed){.n_pieces = (int)min_i64(d->cap_bytes / PIECE_BYTES, PIECES) /
                                          BUFFERS * BUFFERS};
     CHECK(b->n_pieces > 0);
     TRY(device_cpu()->api->alloc(device_cpu(), BUFFERS_BYTES, &buffers));
     b->buffers = buffers;
     TRY(trace_open(&b->trace, 0));
     const struct mover_config config = {.kind = c->io,
-                                        .depth = MACHINE_DEPTH,
+                                        .depth = IO_DEPTH,
                                         .places = {{.path = d->name, .fd = d->fd}},
                                         .n_places = 1,
                                         .base = buffers,
@@ -193,7 +193,7 @@ static void *reader_main(void *arg)
         reader_submit(r, i);
     for (int i = 0; !atomic_load(&r->err) && !atomic_load(&r->stop); i = (i + 1) % READERS) {
         atomic_store(&r->err, (int)mover_wait(r->bed->mover, &r->tickets[i]));
-        atomic_fetch_add(&r->bytes, (int64_t)MOVER_PIECE * (BUFFERS / READERS));
+        atomic_fetch_add(&r->bytes, (int64_t)PIECE_BYTES * (BUFFERS / READERS));
         reader_submit(r, i);
     }
     for (int i = 0; i < READERS; i++) {
@@ -342,7 +342,7 @@ static enum err measure_depths(struct machine *m, const struct probe_config *c,
 {
     for (int i = 0; i < 3; i++) {
         struct disk_load load = {.io = c->io,
-                                 .block_bytes = MOVER_PIECE,
+                                 .block_bytes = PIECE_BYTES,
                                  .depth = 1 << i,
                                  .seconds_max = probe_seconds(c, DEPTH_S)};
         struct disk_series series;

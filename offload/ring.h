@@ -10,7 +10,7 @@
 #ifndef OFFLOAD_RING_H
 #define OFFLOAD_RING_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #define RING_FILES_MAX 256
 #define RING_DEPTH_MAX 4096

@@ -6,7 +6,7 @@
 #define POLICY_ADMIT_H
 
 #include "policy/evict.h"
-#include "policy/int64.h"
+#include "kernels/base/num.h"
 #include "policy/plan.h"
 
 /* Prompt and forced tokens of one pass, all batches: how many it admits, how many came in. */
@@ -21,7 +21,7 @@ static inline int admit_live(struct gate *g, int wanted)
     if (wanted <= 1)
         return wanted;
     int left = g->prefill - g->admitted;
-    int take = (int)min64(wanted, left > 1 ? left : 1);
+    int take = (int)min_i64(wanted, left > 1 ? left : 1);
     g->admitted += take > 1 ? take : 0;
     return take;
 }
@@ -33,19 +33,19 @@ static inline int admit_entry(const struct gate *g, int n_prompt, int wanted)
     int left = g->prefill - g->admitted;
     if (n_prompt > left && g->admitted > 0)
         return 0;
-    return (int)min64(wanted, max64(n_prompt, left));
+    return (int)min_i64(wanted, max_i64(n_prompt, left));
 }
 
 static inline int admit_pages(int slots)
 {
-    return (int)ceil_div64(slots, PLAN_PAGE_SLOTS);
+    return (int)ceil_div(slots, PAGE_SLOTS);
 }
 
 /* Pages of a row of n_cap tokens at its longest. */
 static inline int admit_pages_max(const struct evict *e, const struct evict_row *row,
                                   int ring_slots, int n_cap)
 {
-    int slots = e->simulate ? n_cap : (int)min64(n_cap, evict_row_slots(row));
+    int slots = e->simulate ? n_cap : (int)min_i64(n_cap, evict_row_slots(row));
     return admit_pages(slots - evict_ring_used(ring_slots, n_cap));
 }
 

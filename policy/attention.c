@@ -18,7 +18,7 @@ double attention_cpu_s(const struct setting *set, const struct load *l, int kind
     const struct kv_load *kv = &l->kv[kind];
     const struct shape *s = set->shape;
     const struct model_rates *rates = &set->costs->rates;
-    double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS;
+    double slot = (double)set->costs->kv_page_bytes / PAGE_SLOTS;
     double flops = 4.0 * s->n_heads * s->head_dim * (double)kv->prompt_pairs;
     double read =
         set->costs->attend_rate > 0 ? set->costs->attend_rate : set->machine->ram_read.value;
@@ -37,7 +37,7 @@ double attention_cpu_s(const struct setting *set, const struct load *l, int kind
 double attention_device_s(const struct setting *set, const struct kv_load *kv)
 {
     const struct machine *m = set->machine;
-    double slot = (double)set->costs->kv_page_bytes / PLAN_PAGE_SLOTS, slots = (double)kv->slots;
+    double slot = (double)set->costs->kv_page_bytes / PAGE_SLOTS, slots = (double)kv->slots;
     double pair_flops = 4.0 * set->shape->n_heads * set->shape->head_dim;
     return rate(slots * slot, machine_device_attend_read(m)) +
            rate(slots * turned_bytes(set), m->device_read.value) +

@@ -13,10 +13,10 @@ static double between(const struct lane_seconds at[2], int lane)
 }
 
 void correct_lanes(const struct lane_seconds foreseen[2], const struct lane_seconds measured[2],
-                   double slower[N_PLAN_LANES])
+                   double slower[N_WORK_LANES])
 {
     double wall_s = measured[1].wall_s - measured[0].wall_s;
-    for (int i = 0; i < N_PLAN_LANES; i++) {
+    for (int i = 0; i < N_WORK_LANES; i++) {
         double was = between(measured, i), told = between(foreseen, i);
         if (told > 0 && was > 0 && max_d(was, told) >= BEARS * wall_s)
             slower[i] = was / told;
@@ -35,15 +35,15 @@ double change_go_s(const struct change *c)
 }
 
 /* The lane whose seconds a rate makes. */
-static enum plan_lane lane_of(const struct machine_rate_info *rate, int device)
+static enum lane lane_of(const struct machine_rate_info *rate, int device)
 {
     if (rate->part == MACHINE_DISK)
-        return strstr(rate->key, "write") ? PLAN_NVME_WRITE : PLAN_NVME_READ;
+        return strstr(rate->key, "write") ? LANE_NVME_WRITE : LANE_NVME_READ;
     if (rate->part == MACHINE_CPU)
-        return PLAN_CPU;
+        return LANE_CPU;
     if (strcmp(rate->key, "h2d") == 0 || strcmp(rate->key, "duplex") == 0)
-        return PLAN_H2D;
-    return device && strcmp(rate->key, "d2h") != 0 ? PLAN_GPU : PLAN_D2H;
+        return LANE_H2D;
+    return device && strcmp(rate->key, "d2h") != 0 ? LANE_GPU : LANE_D2H;
 }
 
 static int ends_with(const char *key, const char *end)
@@ -53,7 +53,7 @@ static int ends_with(const char *key, const char *end)
 }
 
 void correct_rates(struct machine *m, struct plan_costs *costs, int device,
-                   const double slower[N_PLAN_LANES])
+                   const double slower[N_WORK_LANES])
 {
     for (int i = 0; i < N_MACHINE_RATES; i++) {
         double by = slower[lane_of(&machine_rates[i], device)];
@@ -64,7 +64,7 @@ void correct_rates(struct machine *m, struct plan_costs *costs, int device,
                  !ends_with(machine_rates[i].key, "_beside")) // a share
             *value /= by;
     }
-    double by = slower[PLAN_CPU];
+    double by = slower[LANE_CPU];
     struct model_rates *r = &costs->rates;
     for (int state = 0; state < N_WEIGHT_STATES; state++)
         for (int i = 0; i < N_MATMUL_ROWS; i++) {

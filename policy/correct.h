@@ -10,7 +10,7 @@
 
 /* Since the run began. */
 struct lane_seconds {
-    double s[N_PLAN_LANES]; // busy
+    double s[N_WORK_LANES]; // busy
     double wall_s;
 };
 
@@ -18,7 +18,7 @@ struct lane_seconds {
  * less than a third of the time, both measured and foreseen, takes what it took before: its busy
  * seconds are mostly those of others that it waited for. */
 void correct_lanes(const struct lane_seconds foreseen[2], const struct lane_seconds measured[2],
-                   double slower[N_PLAN_LANES]);
+                   double slower[N_WORK_LANES]);
 
 /* What is weighed when a run may change its plan. Seconds that were played were played by the same
  * rates, the corrected ones. */
@@ -38,6 +38,6 @@ double change_go_s(const struct change *c);
 /* Rates as the lanes showed them. device: 1 where ops run on a device, and lane cpu is attention's
  * and queuing's. */
 void correct_rates(struct machine *m, struct plan_costs *costs, int device,
-                   const double slower[N_PLAN_LANES]);
+                   const double slower[N_WORK_LANES]);
 
 #endif

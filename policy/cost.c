@@ -1,7 +1,7 @@
 /* policy/cost.c - see cost.h. */
 #include "policy/cost.h"
 
-#include "policy/int64.h"
+#include "kernels/base/num.h"
 #include "policy/pace.h"
 #include "policy/rates.h"
 
@@ -38,12 +38,12 @@ static void mean_pass(struct plan_time *t, const struct setting *set, const stru
     t->pace = pace_of(set->costs->pace, plan);
     t->job_s *= t->pace.value;
     t->first_s *= t->pace.value;
-    t->read_s = sum->s[PLAN_NVME_READ] / priced;
-    t->write_s = sum->s[PLAN_NVME_WRITE] / priced;
-    t->h2d_s = sum->s[PLAN_H2D] / priced;
-    t->d2h_s = sum->s[PLAN_D2H] / priced;
-    t->gpu_s = sum->s[PLAN_GPU] / priced;
-    t->compute_s = sum->s[PLAN_CPU] / priced;
+    t->read_s = sum->s[LANE_NVME_READ] / priced;
+    t->write_s = sum->s[LANE_NVME_WRITE] / priced;
+    t->h2d_s = sum->s[LANE_H2D] / priced;
+    t->d2h_s = sum->s[LANE_D2H] / priced;
+    t->gpu_s = sum->s[LANE_GPU] / priced;
+    t->compute_s = sum->s[LANE_CPU] / priced;
     t->pass_s = t->job_s / t->passes;
     t->bound = slowest(t);
 }
@@ -56,8 +56,8 @@ static int every(const struct plan *plan, const struct work *work, int quick)
     int64_t rows = (int64_t)plan->batch * plan->batches,
             n = work->rows ? work->n_lengths : work->n_rows;
     int64_t most =
-        quick ? max64(QUICK_ROWS, QUICK_FILL * rows) : max64(PLAYED_ROWS, PLAYED_FILL * rows);
-    return (int)max64(n / most, 1);
+        quick ? max_i64(QUICK_ROWS, QUICK_FILL * rows) : max_i64(PLAYED_ROWS, PLAYED_FILL * rows);
+    return (int)max_i64(n / most, 1);
 }
 
 double plan_cost_passes(const struct plan *plan, const struct work *work, int quick,
@@ -110,7 +110,7 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
     }
     t->first_s = pricing.first_s;
     double scale = t->passes / (double)played.passes;
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    for (int i = 0; i < N_WORK_LANES; i++)
         t->bytes[i] = pricing.sum.bytes[i] * scale;
     t->requeued = (double)played.requeued * scale;
     mean_pass(t, set, plan, &pricing.sum, (double)played.passes);
@@ -162,10 +162,10 @@ static struct load typical(const struct setting *set, const struct plan *plan, d
             .pages_over = (int64_t)turns,
             .prompt_pairs = (int64_t)(in * pairs),
             .slots = (int64_t)(each * (held + 1)),
-            .pages_read = (int64_t)(each * held / PLAN_PAGE_SLOTS),
-            .pages_kept = (int64_t)(each * held / PLAN_PAGE_SLOTS),
-            .pages_filled = (int64_t)((evicts ? 0 : each / PLAN_PAGE_SLOTS) +
-                                      min_d(in, in * held / max_d(mean, 1)) / PLAN_PAGE_SLOTS)};
+            .pages_read = (int64_t)(each * held / PAGE_SLOTS),
+            .pages_kept = (int64_t)(each * held / PAGE_SLOTS),
+            .pages_filled = (int64_t)((evicts ? 0 : each / PAGE_SLOTS) +
+                                      min_d(in, in * held / max_d(mean, 1)) / PAGE_SLOTS)};
     }
     return l;
 }

@@ -14,7 +14,7 @@ struct plan_time {
     double pass_s;                     // its wall time
     double passes;
     double job_s, first_s;      // all passes; of these the first, which loads what stays
-    double bytes[N_PLAN_LANES]; // of the job
+    double bytes[N_WORK_LANES]; // of the job
     double requeued;            // rows sent back for want of pages
     struct rate pace;           // factor that job_s, first_s and pass_s have in them
     const char *bound;          // name of the slowest lane

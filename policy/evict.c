@@ -1,10 +1,11 @@
 /* policy/evict.c - see evict.h: names, and the resolution of fractions for one row. */
 #include "policy/evict.h"
 
+#include "kernels/base/limits.h"
+
 #include <math.h>
 #include <string.h>
 
-#define PAGE_SLOTS 32 // a fractional budget is never below one page
 
 static const struct {
     const char *name, *goes;

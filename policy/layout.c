@@ -1,11 +1,10 @@
 /* policy/layout.c - see layout.h: how large each part is. */
 #include "policy/layout.h"
 
-#include "policy/int64.h"
+#include "kernels/base/num.h"
 
 #include <string.h>
 
-#define PIECE       1048576 // has a checksum of its own (MOVER_PIECE)
 #define ARRAY_ALIGN 64
 #define TILE_SHARE  32      // of a device's memory one part: a layer or two stream that would stay
 
@@ -39,8 +38,8 @@ static int64_t range(struct build *b, enum layout_id id, int64_t n_bytes, int64_
 {
     enum layout_arena arena = arena_of(b, id);
     int64_t *end = &b->l->n_bytes[arena];
-    int64_t before = *end, at = align64(before, to);
-    *end = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;
+    int64_t before = *end, at = round_up(before, to);
+    *end = at + round_up(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;
     b->bytes->by[accounts[id]][arena == ARENA_DEVICE ? TIER_DEVICE : TIER_RAM] += *end - before;
     return at;
 }
@@ -54,7 +53,7 @@ static void part(struct build *b, enum layout_id id, int64_t n, int64_t n_bytes,
     p->arena = arena_of(b, id);
     p->n = n;
     p->n_bytes = n_bytes;
-    p->stride = align64(n_bytes + LAYOUT_GAP, to);
+    p->stride = round_up(n_bytes + LAYOUT_GAP, to);
     p->offset = range(b, id, (n - 1) * p->stride + n_bytes, to);
 }
 
@@ -71,7 +70,7 @@ static void arrays(struct build *b, enum layout_id id, int64_t n, int64_t each, 
 
 static void blocks(struct build *b, enum layout_id id, int64_t n, int64_t n_bytes)
 {
-    part(b, id, n, n_bytes, PLAN_DISK_BLOCK);
+    part(b, id, n, n_bytes, BLOCK_BYTES);
 }
 
 /* Room for the tiles of the largest layer that is not held as such. One is enough: ops of a layer
@@ -81,7 +80,7 @@ static void lay_tiles(struct build *b)
     int64_t most = 0;
     for (int layer = 0; layer < b->plan->layers && b->w->must_decode; layer++)
         if (!plan_layer_decoded(b->plan, layer))
-            most = max64(most, b->w->tile_bytes[layer]);
+            most = max_i64(most, b->w->tile_bytes[layer]);
     blocks(b, LAYOUT_TILES, 1, most);
 }
 
@@ -92,8 +91,8 @@ static void lay_weight_frames(struct build *b)
     array(b, LAYOUT_FREE_FRAMES, p->weight_frames, (int64_t)sizeof(void *));
     blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames, p->weight_frame_bytes);
     if (p->experts_few > 0) {
-        int64_t pieces = ceil_div64(p->weight_frame_bytes, PIECE);
-        arrays(b, LAYOUT_WEIGHT_PIECES, p->weight_frames, ceil_div64(pieces, 64), 8);
+        int64_t pieces = ceil_div(p->weight_frame_bytes, PIECE_BYTES);
+        arrays(b, LAYOUT_WEIGHT_PIECES, p->weight_frames, ceil_div(pieces, 64), 8);
         arrays(b, LAYOUT_WEIGHT_SEGMENTS, p->weight_frames, pieces, b->costs->sizes.segment);
     }
     lay_tiles(b);
@@ -116,25 +115,25 @@ static void lay_kv_frames(struct build *b)
     array(b, LAYOUT_KV_FRAMES, p->kv_frames, s->frame);
     array(b, LAYOUT_KV_LAST, extents, s->last_write);
     if (plan_kv_count(p, TIER_NVME) > 0) // RAM is believed
-        array(b, LAYOUT_KV_CRCS, extents * pages * ceil_div64(page, PIECE), 4);
+        array(b, LAYOUT_KV_CRCS, extents * pages * ceil_div(page, PIECE_BYTES), 4);
     array(b, LAYOUT_KV_GENERATIONS, extents * pages, 4);
     array(b, LAYOUT_KV_SEEDS, pages, 4);
     blocks(b, LAYOUT_KV_TAILS, 1, p->batch * moving * page);
     blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);
     arrays(b, LAYOUT_KV_SEGMENTS, p->kv_frames, pages, s->segment);
-    arrays(b, LAYOUT_KV_FETCHED, p->kv_frames, ceil_div64(pages, 64), 8);
+    arrays(b, LAYOUT_KV_FETCHED, p->kv_frames, ceil_div(pages, 64), 8);
 }
 
 int64_t layout_hidden_frame_bytes(const struct plan *plan, const struct shape *shape)
 {
-    return align64(plan->step_tokens * plan_token_bytes(shape), PLAN_DISK_BLOCK);
+    return round_up(plan->step_tokens * plan_token_bytes(shape), BLOCK_BYTES);
 }
 
 static void lay_hidden(struct build *b)
 {
     const struct plan *p = b->plan;
     const struct plan_sizes *s = &b->costs->sizes;
-    int64_t frame = layout_hidden_frame_bytes(p, b->shape), units = ceil_div64(frame, PIECE);
+    int64_t frame = layout_hidden_frame_bytes(p, b->shape), units = ceil_div(frame, PIECE_BYTES);
     blocks(b, LAYOUT_HIDDEN, p->hidden_near > 0, p->pass_tokens * plan_token_bytes(b->shape));
     if (p->hidden_near == p->batches)
         return;
@@ -176,7 +175,7 @@ static void lay_batches(struct build *b)
         array(b, LAYOUT_SEEN_EDITS, edits, c->edit_bytes);
         array(b, LAYOUT_SEEN_CANDIDATES, filters, c->filter_bytes);
     }
-    arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PLAN_PAGE_SLOTS, 4);
+    arrays(b, LAYOUT_ROW_PAGES, rows, p->slots_cap / PAGE_SLOTS, 4);
     if (has_slots(b)) {
         int ring = c->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0;
         int64_t slots = b->shape->n_kv_heads * plan_kv_slots_before(p, p->decoder, ring);
@@ -196,7 +195,7 @@ static void lay_batches(struct build *b)
 static void lay_gather(struct build *b)
 {
     const struct plan *p = b->plan;
-    int64_t window = align64(b->w->embed_row_bytes, PLAN_DISK_BLOCK) + PLAN_DISK_BLOCK;
+    int64_t window = round_up(b->w->embed_row_bytes, BLOCK_BYTES) + BLOCK_BYTES;
     int64_t chunk = p->gather_windows, segment = b->costs->sizes.segment;
     if (p->embed_resident)
         return;
@@ -211,14 +210,14 @@ static void lay_gather(struct build *b)
 int64_t layout_prompt_pages(const struct plan *plan)
 {
     /* A prompt that goes over the end of a tile is whole; what follows opens a page each. */
-    return ceil_div64(plan->prompt_max, PLAN_PAGE_SLOTS) + plan->tile_tokens / PLAN_PAGE_SLOTS + 16;
+    return ceil_div(plan->prompt_max, PAGE_SLOTS) + plan->tile_tokens / PAGE_SLOTS + 16;
 }
 
 int64_t layout_rope_rows(const struct work *work, const struct evict *evict)
 {
     if (evict->positions != EVICT_POSITIONS_SLOT)
         return work->tokens_max;
-    return min64(work->tokens_max, max64(work->prompt_max, work->slots_max + 1));
+    return min_i64(work->tokens_max, max_i64(work->prompt_max, work->slots_max + 1));
 }
 
 /* Scratch and routes were counted for some sizes of a tile: of these the first that is enough. */
@@ -258,9 +257,9 @@ static void lay_scratch(struct build *b)
 {
     const struct plan *p = b->plan;
     const struct plan_costs *c = b->costs;
-    const int64_t rows = min64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);
+    const int64_t rows = min_i64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);
     const int64_t tile = c->scratch_bytes[tile_size(p->tile_tokens)];
-    blocks(b, LAYOUT_SCRATCH, 1, max64(tile, p->attn_cpu ? 0 : rows));
+    blocks(b, LAYOUT_SCRATCH, 1, max_i64(tile, p->attn_cpu ? 0 : rows));
 }
 
 int64_t layout_tile_bytes(const struct shape *shape, const struct plan_costs *costs,
@@ -302,19 +301,19 @@ static void lay_ropes(struct build *b)
 /* Of a row: a bit for each page. */
 static int64_t layout_dirty_bytes(const struct plan *p)
 {
-    return ceil_div64(p->slots_cap / PLAN_PAGE_SLOTS, 64) * 8;
+    return ceil_div(p->slots_cap / PAGE_SLOTS, 64) * 8;
 }
 
 /* A tile ends where it is full, where a span begins that does not fit, or with the batch. */
 int64_t layout_table_bytes(const struct plan *p, const struct plan_sizes *s)
 {
     int64_t spans = 2 * (int64_t)p->batch, tiles = spans + p->step_tokens / p->tile_tokens + 1;
-    int64_t span = max64(s->prompt_span, s->forced_span), pages = p->slots_cap / PLAN_PAGE_SLOTS;
+    int64_t span = max_i64(s->prompt_span, s->forced_span), pages = p->slots_cap / PAGE_SLOTS;
     int64_t decode = p->batch * (pages * 4 + layout_dirty_bytes(p)) + p->step_tokens * 4 +
                      (spans + tiles) * span;
     int64_t compact = p->head_positions * 4;
     int64_t embed = 2 * p->step_tokens * 8; // rows, and learned positions
-    return max64(decode + compact, embed) + (3 * tiles + 5) * ARRAY_ALIGN;
+    return max_i64(decode + compact, embed) + (3 * tiles + 5) * ARRAY_ALIGN;
 }
 
 /* What a prompt leaves in a layer, on its way from the device: as rows have it, where they have
@@ -323,7 +322,7 @@ static void lay_kept(struct build *b)
 {
     const struct plan *p = b->plan;
     const struct shape *s = b->shape;
-    const int64_t pages = ceil_div64(min64(p->slots_cap, p->prompt_max), PLAN_PAGE_SLOTS);
+    const int64_t pages = ceil_div(min_i64(p->slots_cap, p->prompt_max), PAGE_SLOTS);
     const int64_t ring = b->costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0;
     blocks(b, LAYOUT_KEPT_PAGES, 2, pages * b->costs->kv_page_bytes);
     if (has_slots(b))
@@ -348,7 +347,7 @@ static void lay_attend(struct build *b, int64_t tables)
     arrays(b, LAYOUT_ATTEND_SINKS, 2, s->sinks * s->n_heads, 4);
     arrays(b, LAYOUT_ATTEND_TILE, narrow ? 4 : 0, p->tile_tokens * heads, 4);
     arrays(b, LAYOUT_CROSS_OUT, 2,
-           p->tile_tokens * max64((heads + 2 * kv) * cross.in, heads * cross.out), 1);
+           p->tile_tokens * max_i64((heads + 2 * kv) * cross.in, heads * cross.out), 1);
     arrays(b, LAYOUT_CROSS_IN, 2, p->tile_tokens * heads, cross.out);
     arrays(b, LAYOUT_ATTEND_TABLES, 2, tables, 1);
     array(b, LAYOUT_ATTEND_CUTS, 2 * p->batch, b->costs->sizes.cut);
@@ -366,8 +365,8 @@ static void lay_layer(struct build *b)
     lay_tile(b);
     lay_ropes(b);
     blocks(b, LAYOUT_PROMPT_PAGES, 1, prompt_pages * page);
-    blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div64(p->shared_tokens, PLAN_PAGE_SLOTS) * page);
-    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);
+    blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div(p->shared_tokens, PAGE_SLOTS) * page);
+    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4);
     array(b, LAYOUT_CUTS, 2 * p->batch, sizes->cut);
     int64_t tables = layout_table_bytes(p, sizes);
     int in_flight = p->device ? p->window + 1 : 1;
@@ -391,7 +390,7 @@ static void lay_layer(struct build *b)
 static int64_t resident_bytes(const struct plan *p, const struct weights_info *w, int layer)
 {
     int64_t n_bytes = plan_layer_decoded(p, layer) ? w->tile_bytes[layer] : w->layer_bytes[layer];
-    return align64(n_bytes, PLAN_DISK_BLOCK);
+    return round_up(n_bytes, BLOCK_BYTES);
 }
 
 struct layout_stays layout_stays(const struct plan *p, const struct weights_info *w,
@@ -418,7 +417,7 @@ static void lay_residents(struct build *b)
             continue;
         int64_t n_bytes = resident_bytes(p, b->w, layer);
         b->l->weight_bytes[layer] = n_bytes;
-        b->l->weights[layer] = range(b, id, n_bytes, PLAN_DISK_BLOCK);
+        b->l->weights[layer] = range(b, id, n_bytes, BLOCK_BYTES);
         b->l->weight_arena[layer] = arena_of(b, id);
     }
     int64_t pages[N_TIERS], page = b->costs->kv_page_bytes;

@@ -22,7 +22,6 @@ const struct machine_rate_info machine_rates[N_MACHINE_RATES] = {MACHINE_RATES(I
 #define PIECE_LATENCY_S 1.5e-4
 #define TICKET_S        1e-4
 #define GATHER_S        2e-5
-#define PIECE_BYTES     (1 << 20)
 
 const int matmul_rows[N_MATMUL_ROWS] = {1, 4, 16, 64, 256};
 
@@ -50,7 +49,7 @@ struct rate rate_of_samples(double *samples, int n)
 
 /* ---- the disk ---- */
 
-/* 1, 2, 4 or MACHINE_DEPTH pieces in flight; never more than more of them would get. */
+/* 1, 2, 4 or IO_DEPTH pieces in flight; never more than more of them would get. */
 static double read_rate_at(const struct machine *m, int in_flight)
 {
     const double most = m->nvme_read.value;
@@ -66,7 +65,7 @@ static double read_rate_at(const struct machine *m, int in_flight)
 double machine_read_rate(const struct machine *m, int in_flight)
 {
     int below = 1;
-    if (in_flight >= MACHINE_DEPTH)
+    if (in_flight >= IO_DEPTH)
         return m->nvme_read.value;
     while (below * 2 <= in_flight)
         below *= 2;

@@ -124,9 +124,8 @@ extern const struct machine_rate_info machine_rates[N_MACHINE_RATES];
 /* Of n >= 1 samples, which it sorts. */
 struct rate rate_of_samples(double *samples, int n);
 
-/* Bytes per second of a disk with so many pieces in flight, up to MACHINE_DEPTH, by straight lines
+/* Bytes per second of a disk with so many pieces in flight, up to IO_DEPTH, by straight lines
  * between what is given; that follows from nvme_read and the latency of a common drive. */
-#define MACHINE_DEPTH 8
 double machine_read_rate(const struct machine *m, int in_flight);
 /* ticket_s and gather_s as given, else as common drives and kernels have them. */
 double machine_ticket_s(const struct machine *m);

@@ -3,7 +3,7 @@
  * is computed. */
 #include "policy/moves.h"
 
-#include "policy/int64.h"
+#include "kernels/base/num.h"
 
 #include <string.h>
 
@@ -24,7 +24,7 @@ static int64_t place_in_pass(const struct plan *plan, int layer, int batch)
 static int64_t unretired(const struct plan *plan, int64_t m)
 {
     int embeds = m >= 0 && m < plan->batches;
-    return embeds ? min64(plan->window, plan->batches) : plan->window;
+    return embeds ? min_i64(plan->window, plan->batches) : plan->window;
 }
 
 /* Which rows the fetch sees that iteration m issues for this pass. */
@@ -38,7 +38,7 @@ static enum fetch_sees sees(const struct plan *plan, int batch, int64_t m)
 
 int64_t moves_hidden(int64_t dim, int64_t tokens)
 {
-    return align64(tokens * dim * 4, PLAN_DISK_BLOCK);
+    return round_up(tokens * dim * 4, BLOCK_BYTES);
 }
 
 /* ---- weights ---- */
@@ -60,19 +60,19 @@ static void count_weights(struct moves *m)
         int64_t n_bytes = m->weights->layer_bytes[layer];
         int near = home == plan_near(p);
         if (layer == 0 && !near) { // its rows are gathered
-            m->once[PLAN_NVME_READ] += m->weights->embed_rest_bytes;
-            m->once[PLAN_H2D] += p->device ? m->weights->embed_rest_bytes : 0;
+            m->once[LANE_NVME_READ] += m->weights->embed_rest_bytes;
+            m->once[LANE_H2D] += p->device ? m->weights->embed_rest_bytes : 0;
             continue;
         }
         int64_t *lanes = near ? m->once : m->every;
         if (home == TIER_NVME) {
-            m->every[PLAN_NVME_READ] += stored_bytes(m, layer);
+            m->every[LANE_NVME_READ] += stored_bytes(m, layer);
             m->experts += m->weights->expert_bytes[layer];
         } else if (!m->weights->made_here || !plan_layer_made(p, layer)) {
-            m->once[PLAN_NVME_READ] += n_bytes;
+            m->once[LANE_NVME_READ] += n_bytes;
         }
         if (p->device)
-            lanes[PLAN_H2D] += n_bytes;
+            lanes[LANE_H2D] += n_bytes;
     }
 }
 
@@ -89,10 +89,10 @@ double moves_experts_share(const struct moves *m, const struct load *loads)
 static double gathered_bytes(const struct moves *m)
 {
     int64_t n = m->weights->embed_row_bytes, step = n & -n; // offsets are multiples of it
-    step = step > 0 && step < PLAN_DISK_BLOCK ? step : PLAN_DISK_BLOCK;
+    step = step > 0 && step < BLOCK_BYTES ? step : BLOCK_BYTES;
     if (m->plan->embed_resident || n == 0)
         return 0;
-    return (double)(n + PLAN_DISK_BLOCK - step);
+    return (double)(n + BLOCK_BYTES - step);
 }
 
 /* ---- KV ---- */
@@ -111,17 +111,17 @@ static void count_fetches(struct moves *m)
 
 /* Bytes that come or go between a tier and where ops or attention are. */
 static void move(const struct moves *m, enum tier_kind home, int to_device, double n_bytes,
-                 int write, double bytes[N_PLAN_LANES])
+                 int write, double bytes[N_WORK_LANES])
 {
     (void)m;
     if (home == TIER_NVME)
-        bytes[write ? PLAN_NVME_WRITE : PLAN_NVME_READ] += n_bytes;
+        bytes[write ? LANE_NVME_WRITE : LANE_NVME_READ] += n_bytes;
     if (to_device)
-        bytes[write ? PLAN_D2H : PLAN_H2D] += n_bytes;
+        bytes[write ? LANE_D2H : LANE_H2D] += n_bytes;
 }
 
 static void move_kv(const struct moves *m, const struct moves_batch *b, const struct load *l,
-                    double bytes[N_PLAN_LANES])
+                    double bytes[N_WORK_LANES])
 {
     double page = (double)m->costs->kv_page_bytes;
     int to_device = plan_kv_near(m->plan) == TIER_DEVICE;
@@ -145,7 +145,7 @@ static void move_kv(const struct moves *m, const struct moves_batch *b, const st
 /* ---- hidden states ---- */
 
 static void move_hidden(const struct moves *m, int batch, const struct load *l,
-                        double bytes[N_PLAN_LANES])
+                        double bytes[N_WORK_LANES])
 {
     const struct plan *p = m->plan;
     enum tier_kind home = plan_hidden_home(p, batch).tier;
@@ -163,7 +163,7 @@ static void move_hidden(const struct moves *m, int batch, const struct load *l,
 
 int64_t moves_bytes(const struct plan *plan)
 {
-    return align64(plan->batches * (int64_t)sizeof(struct moves_batch), 8);
+    return round_up(plan->batches * (int64_t)sizeof(struct moves_batch), 8);
 }
 
 void moves_make(struct moves *m, const struct plan *plan, const struct weights_info *weights,
@@ -177,14 +177,14 @@ void moves_make(struct moves *m, const struct plan *plan, const struct weights_i
     m->row_bytes = gathered_bytes(m);
 }
 
-void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double bytes[N_PLAN_LANES])
+void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double bytes[N_WORK_LANES])
 {
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    for (int i = 0; i < N_WORK_LANES; i++)
         bytes[i] += (double)(m->every[i] + (pass == 0 ? m->once[i] : 0));
-    bytes[PLAN_NVME_READ] -= (1 - moves_experts_share(m, loads)) * (double)m->experts;
+    bytes[LANE_NVME_READ] -= (1 - moves_experts_share(m, loads)) * (double)m->experts;
     for (int b = 0; b < m->plan->batches; b++) {
         const struct load *l = &loads[b];
-        bytes[PLAN_NVME_READ] += m->row_bytes * (double)(l->prompt_tokens + l->forced_tokens);
+        bytes[LANE_NVME_READ] += m->row_bytes * (double)(l->prompt_tokens + l->forced_tokens);
         move_kv(m, &m->batches[b], l, bytes);
         move_hidden(m, b, l, bytes);
         for (int kind = KV_MOST; kind < plan_kinds(m->plan); kind++)
@@ -192,7 +192,7 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double 
     }
 }
 
-void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LANES])
+void moves_end(struct moves *m, const struct load *loads, double bytes[N_WORK_LANES])
 {
     const struct plan *p = m->plan;
     int last = p->batches - 1;
@@ -203,7 +203,7 @@ void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LA
     const int few = moves_experts_share(m, loads) < 1;
     int64_t sampled = last - p->batches, end = sampled + p->window;
     if (end >= 0)
-        end = max64(0, sampled + min64(p->window, p->batches));
+        end = max_i64(0, sampled + min_i64(p->window, p->batches));
     for (int layer = 1; layer < p->layers; layer++) {
         enum tier_kind home = plan_layer_home(p, layer);
         if (home == plan_near(p) || place_in_pass(p, layer, 0) >= end + p->ahead_weights)
@@ -211,7 +211,7 @@ void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LA
         int64_t left = few ? m->weights->expert_bytes[layer] : 0;
         move(m, home, p->device, (double)(m->weights->layer_bytes[layer] - left), 0, bytes);
         if (home == TIER_NVME && p->codec != PLAN_CODEC_NONE)
-            bytes[PLAN_NVME_READ] +=
+            bytes[LANE_NVME_READ] +=
                 (double)(stored_bytes(m, layer) - m->weights->layer_bytes[layer]);
     }
     int to_device = plan_kv_near(p) == TIER_DEVICE;

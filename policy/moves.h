@@ -10,17 +10,6 @@
 #include "policy/plan.h"
 #include "policy/simulate.h"
 
-/* Resources that take time, as the trace names them. */
-enum plan_lane {
-    PLAN_NVME_READ,
-    PLAN_NVME_WRITE,
-    PLAN_H2D,
-    PLAN_D2H,
-    PLAN_GPU,
-    PLAN_CPU,
-    N_PLAN_LANES
-};
-
 /* A fetch for the next pass may be issued before it is known who leaves and who enters: it sees the
  * rows of the pass before, those of them that go on, or those of its own. */
 enum fetch_sees { SEES_BEFORE, SEES_KEPT, SEES_OWN, N_FETCH_SEES };
@@ -36,8 +25,8 @@ struct moves {
     const struct weights_info *weights;
     const struct plan_costs *costs;
     int64_t dim;
-    int64_t every[N_PLAN_LANES]; // weights of a pass
-    int64_t once[N_PLAN_LANES];  // of the first one, more
+    int64_t every[N_WORK_LANES]; // weights of a pass
+    int64_t once[N_WORK_LANES];  // of the first one, more
     int64_t experts;             // of `every`, bytes of experts that are read from NVMe
     double row_bytes;            // that the gather of a token reads
     struct moves_batch *batches; // [plan.batches]
@@ -52,9 +41,9 @@ void moves_make(struct moves *m, const struct plan *plan, const struct weights_i
                 const struct plan_costs *costs, const struct shape *shape, void *memory);
 /* Adds what pass `pass` moves; passes come one after the other. */
 void moves_pass(struct moves *m, int64_t pass, const struct load *loads,
-                double bytes[N_PLAN_LANES]);
+                double bytes[N_WORK_LANES]);
 /* Adds what was fetched for the pass that does not come; loads: of the last one. */
-void moves_end(struct moves *m, const struct load *loads, double bytes[N_PLAN_LANES]);
+void moves_end(struct moves *m, const struct load *loads, double bytes[N_WORK_LANES]);
 
 /* Bytes of one batch's hidden states, of so many tokens, on their way. */
 int64_t moves_hidden(int64_t dim, int64_t tokens);

@@ -2,7 +2,7 @@
 #include "policy/pass.h"
 
 #include "policy/attention.h"
-#include "policy/int64.h"
+#include "kernels/base/num.h"
 #include "policy/layout.h"
 #include "policy/rates.h"
 #include "policy/servers.h"
@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define STEPS_MAX  16384 // of a pass that is played; beyond, its lanes are compared
-#define DISK_BLOCK 4096  // of which machine_gather_s() is
 #define NEAR       0.05  // of a pass: lanes so far apart wait alike
 #define LIKE       1.25  // times longer a pass may be whose steps wait alike
 #define SHORT      256   // passes that a job has of which each is looked at
@@ -88,7 +87,7 @@ static double gather_s(const struct pricing *p, const struct load *l, double sli
     if (l->prompt_tokens > 0)
         s += ticket_s + row_s * (double)l->prompt_tokens;
     if (l->forced_tokens > 0)
-        s += max_d(ticket_s + row_s * (double)min64(l->rows, l->forced_tokens) -
+        s += max_d(ticket_s + row_s * (double)min_i64(l->rows, l->forced_tokens) -
                        (p->plan->batches - 1) * slice_s,
                    0);
     return s;
@@ -201,8 +200,7 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
 static double kv_pieces(const struct pricing *p, const struct load *l, double pages)
 {
     const struct work *work = p->set->work;
-    double first =
-        floor((double)work->prompt_tokens / max_d((double)work->n_rows, 1)) / PLAN_PAGE_SLOTS;
+    double first = floor((double)work->prompt_tokens / max_d((double)work->n_rows, 1)) / PAGE_SLOTS;
     double rows = min_d(l->rows, pages);
     return rows + max_d(pages - rows * max_d(first, 1), 0);
 }
@@ -246,7 +244,7 @@ static double disk_s(const struct pricing *p, double n_bytes, int write)
 {
     const struct machine *m = p->set->machine;
     double burst = m->nvme_read_burst.value, most = m->nvme_read_burst_bytes.value;
-    if (!write && burst > 0 && p->sum.bytes[PLAN_NVME_READ] < most)
+    if (!write && burst > 0 && p->sum.bytes[LANE_NVME_READ] < most)
         return n_bytes / burst;
     return rate(n_bytes, write ? m->nvme_write.value : m->nvme_read.value);
 }
@@ -275,12 +273,12 @@ static double compute_s(const struct pricing *p, const struct place *s)
     return c->kv[s->kind].layer[s->decoded] * p->slowed + decode;
 }
 
-/* What `pieces` of n_bytes take that are short of SERVERS_PIECE: each its own start. */
+/* What `pieces` of n_bytes take that are short of PIECE_BYTES: each its own start. */
 static double short_s(const struct pricing *p, double n_bytes, double pieces)
 {
     const struct machine *m = p->set->machine;
-    double start_s = machine_gather_s(m) - rate(DISK_BLOCK, m->nvme_read.value);
-    return max_d(pieces - ceil(n_bytes / SERVERS_PIECE), 0) * max_d(start_s, 0);
+    double start_s = machine_gather_s(m) - rate(BLOCK_BYTES, m->nvme_read.value);
+    return max_d(pieces - ceil(n_bytes / PIECE_BYTES), 0) * max_d(start_s, 0);
 }
 
 static double link_s(const struct pricing *p, double n_bytes, int write)
@@ -310,8 +308,8 @@ static struct item item_of(const struct walk *w, double now, int64_t due, const 
                            int write)
 {
     struct item item = {.due = due, .from = now, .write = write};
-    double pieces = max_d(ceil(c->stored / SERVERS_PIECE), c->pieces);
-    item.pieces = (int)min_d(pieces, MACHINE_DEPTH);
+    double pieces = max_d(ceil(c->stored / PIECE_BYTES), c->pieces);
+    item.pieces = (int)min_d(pieces, IO_DEPTH);
     if (c->home == TIER_NVME && c->stored > 0) {
         item.disk_s = disk_s(w->p, c->stored, write) + short_s(w->p, c->stored, c->pieces);
         item.piece_s = item.disk_s / pieces;
@@ -471,7 +469,7 @@ static double play(const struct pricing *p, int first)
     w.steps = order_pass_steps(&w.order);
     place_steps(p, &w.order, w.steps);
     int64_t n = first ? w.steps : TURNS * w.steps;
-    int64_t ahead = max64(plan->ahead_weights, max64(plan->ahead_state, plan->ahead_hidden));
+    int64_t ahead = max_i64(plan->ahead_weights, max_i64(plan->ahead_state, plan->ahead_hidden));
     double now = 0;
     for (int i = 0; i < 3; i++)
         memset(r->ready[i], 0, (size_t)(TURNS * w.steps) * sizeof(double));
@@ -481,7 +479,7 @@ static double play(const struct pricing *p, int first)
         if (m == w.steps) // the pass that counts begins
             r->servers.busy_s[0] = r->servers.busy_s[1] = 0;
         int embeds = m >= 0 && m % w.steps < plan->batches;
-        int64_t left = embeds ? min64(plan->window, plan->batches) : plan->window;
+        int64_t left = embeds ? min_i64(plan->window, plan->batches) : plan->window;
         if (m >= left)
             now = max_d(now, r->end[m - left]);
         servers_go(&r->servers, now);
@@ -501,17 +499,17 @@ static double play(const struct pricing *p, int first)
 static int64_t steps_of(const struct plan *plan, int quick)
 {
     struct order order = plan_order(plan);
-    return quick ? 0 : min64(order_pass_steps(&order), STEPS_MAX);
+    return quick ? 0 : min_i64(order_pass_steps(&order), STEPS_MAX);
 }
 
 int64_t pricing_bytes(const struct plan *plan, int quick)
 {
     int64_t steps = steps_of(plan, quick), cap = 3 * steps + 64;
-    return moves_bytes(plan) + align64((int64_t)sizeof(struct replay), 8) +
+    return moves_bytes(plan) + round_up((int64_t)sizeof(struct replay), 8) +
            plan->batches *
                (int64_t)(2 * sizeof(struct load) + sizeof(struct step_cost) + sizeof(double)) +
            4 * TURNS * steps * (int64_t)sizeof(double) + 2 * cap * (int64_t)sizeof(struct item) +
-           align64(steps * (int64_t)sizeof(struct place), 8);
+           round_up(steps * (int64_t)sizeof(struct place), 8);
 }
 
 /* What stays in RAM is touched for the first time by the first pass, but for pages of KV that later
@@ -530,9 +528,9 @@ static void price_fresh(struct pricing *p)
  * meanwhile. */
 static void add_fresh(const struct pricing *p, struct lanes *l)
 {
-    double more = max_d(p->fresh_read_s - l->s[PLAN_NVME_READ], 0);
-    l->s[PLAN_NVME_READ] += more;
-    l->s[PLAN_CPU] += p->fresh_ops_s;
+    double more = max_d(p->fresh_read_s - l->s[LANE_NVME_READ], 0);
+    l->s[LANE_NVME_READ] += more;
+    l->s[LANE_CPU] += p->fresh_ops_s;
     l->wall_s += more + p->fresh_ops_s;
 }
 
@@ -555,7 +553,7 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     *p = (struct pricing){.set = set, .plan = plan, .quick = quick, .kinds = plan_kinds(plan)};
 #define TAKE(to, n)                                                                                \
     (to) = (void *)at;                                                                             \
-    at += align64((int64_t)(n) * (int64_t)sizeof *(to), 8)
+    at += round_up((int64_t)(n) * (int64_t)sizeof *(to), 8)
     TAKE(p->replay, 1);
     memset(p->replay, 0, sizeof *p->replay);
     TAKE(p->last, plan->batches);
@@ -590,7 +588,7 @@ static int as_played(const struct lanes *l, double quick_s, const struct played_
     double times = quick_s / played->quick_s;
     if (times > LIKE || times * LIKE < 1)
         return 0;
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    for (int i = 0; i < N_WORK_LANES; i++)
         if (fabs(l->s[i] - times * played->s[i]) > NEAR * times * played->wall_s)
             return 0;
     return 1;
@@ -601,7 +599,7 @@ static int as_played(const struct lanes *l, double quick_s, const struct played_
 static const struct played_pass *find_played(struct pricing *p, const struct lanes *l,
                                              double quick_s)
 {
-    int n = (int)min64(p->plays, PRICING_KEPT);
+    int n = (int)min_i64(p->plays, PRICING_KEPT);
     for (int i = 0; i < n; i++) {
         int k = (p->matched + i) % n;
         if (as_played(l, quick_s, &p->kept[k])) {
@@ -613,26 +611,26 @@ static const struct played_pass *find_played(struct pricing *p, const struct lan
 }
 
 /* Busy seconds of a pass that moves `bytes`. */
-static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], struct lanes *l)
+static void lanes_of(const struct pricing *p, const double bytes[N_WORK_LANES], struct lanes *l)
 {
     const struct plan *plan = p->plan;
     struct order order = plan_order(plan);
     int64_t n = order_pass_steps(&order);
     double ops = p->decoding_s, attended = 0;
     memcpy(l->bytes, bytes, sizeof l->bytes);
-    l->s[PLAN_NVME_READ] = disk_s(p, bytes[PLAN_NVME_READ], 0);
-    l->s[PLAN_NVME_WRITE] = disk_s(p, bytes[PLAN_NVME_WRITE], 1);
+    l->s[LANE_NVME_READ] = disk_s(p, bytes[LANE_NVME_READ], 0);
+    l->s[LANE_NVME_WRITE] = disk_s(p, bytes[LANE_NVME_WRITE], 1);
     for (int b = 0; b < plan->batches; b++) { // as many layers of each batch live there
         const struct step_cost *c = &p->replay->batch[b];
         for (int kind = KV_MOST; kind < p->kinds; kind++) {
             const struct kv_cost *kv = &c->kv[kind];
             double layers = (double)p->kv_on_disk[kind] / plan->batches;
-            l->s[PLAN_NVME_READ] += layers * short_s(p, kv->read, kv->pieces_read);
-            l->s[PLAN_NVME_WRITE] += layers * short_s(p, kv->written, kv->pieces_written);
+            l->s[LANE_NVME_READ] += layers * short_s(p, kv->read, kv->pieces_read);
+            l->s[LANE_NVME_WRITE] += layers * short_s(p, kv->written, kv->pieces_written);
         }
     }
-    l->s[PLAN_H2D] = link_s(p, bytes[PLAN_H2D], 0);
-    l->s[PLAN_D2H] = link_s(p, bytes[PLAN_D2H], 1);
+    l->s[LANE_H2D] = link_s(p, bytes[LANE_H2D], 0);
+    l->s[LANE_D2H] = link_s(p, bytes[LANE_D2H], 1);
     for (int b = 0; b < plan->batches; b++) {
         const struct step_cost *c = &p->replay->batch[b];
         ops += c->embed + (n_slices(plan) - p->decoded_slices) * c->slice[0] +
@@ -650,24 +648,24 @@ static void lanes_of(const struct pricing *p, const double bytes[N_PLAN_LANES], 
             }
         }
     }
-    l->s[PLAN_GPU] = plan->device ? ops : 0;
-    l->s[PLAN_CPU] = plan->device ? (double)n * p->set->machine->step_s.value + attended : ops;
+    l->s[LANE_GPU] = plan->device ? ops : 0;
+    l->s[LANE_CPU] = plan->device ? (double)n * p->set->machine->step_s.value + attended : ops;
 }
 
 /* What reading and writing takes from the threads that compute: as measured beside matmuls, which
  * has all of it in it, or the checks alone. Decoding comes besides. */
-static double beside_s(const struct pricing *p, const double bytes[N_PLAN_LANES])
+static double beside_s(const struct pricing *p, const double bytes[N_WORK_LANES])
 {
     const struct machine *m = p->set->machine;
     double left = min_d(m->matmul_beside.value, 1),
            read_s = p->replay->servers.beside * m->nvme_read.value;
-    double s = rate(bytes[PLAN_NVME_WRITE], m->crc.value);
+    double s = rate(bytes[LANE_NVME_WRITE], m->crc.value);
     if (left > 0)
-        s += m->threads * (1 / left - 1) * rate(bytes[PLAN_NVME_READ], read_s);
+        s += m->threads * (1 / left - 1) * rate(bytes[LANE_NVME_READ], read_s);
     else
-        s += rate(bytes[PLAN_NVME_READ], m->crc.value);
+        s += rate(bytes[LANE_NVME_READ], m->crc.value);
     if (p->plan->codec != PLAN_CODEC_NONE)
-        s += rate((double)p->moves.every[PLAN_NVME_READ], p->set->costs->codec_rate);
+        s += rate((double)p->moves.every[LANE_NVME_READ], p->set->costs->codec_rate);
     return s / max_d(m->threads, 1);
 }
 
@@ -676,18 +674,18 @@ static double beside_s(const struct pricing *p, const double bytes[N_PLAN_LANES]
 static double quick_s(const struct pricing *p, const struct lanes *l)
 {
     const struct plan *plan = p->plan;
-    double disk = l->s[PLAN_NVME_READ] + l->s[PLAN_NVME_WRITE];
-    double link = max_d(l->s[PLAN_H2D] + l->to_device_s, l->s[PLAN_D2H] + l->to_cpu_s);
-    double ops = max_d(l->s[PLAN_GPU], l->s[PLAN_CPU]);
+    double disk = l->s[LANE_NVME_READ] + l->s[LANE_NVME_WRITE];
+    double link = max_d(l->s[LANE_H2D] + l->to_device_s, l->s[LANE_D2H] + l->to_cpu_s);
+    double ops = max_d(l->s[LANE_GPU], l->s[LANE_CPU]);
     if (plan->ahead_weights == 0 && !plan->device)
-        ops += disk_s(p, (double)p->moves.every[PLAN_NVME_READ], 0);
+        ops += disk_s(p, (double)p->moves.every[LANE_NVME_READ], 0);
     if (p->experts_share < 1) { // read while nothing else goes on
         double few_s = disk_s(p, p->experts_share * (double)p->moves.experts, 0);
         ops += few_s;
         disk -= few_s;
     }
     if (plan->attn_cpu && plan->batches == 1) // one waits for the other
-        ops = l->s[PLAN_GPU] + l->s[PLAN_CPU] +
+        ops = l->s[LANE_GPU] + l->s[LANE_CPU] +
               plan->decoder * (p->replay->batch[0].last + p->replay->batch[0].first);
     return max_d(disk, max_d(link, ops));
 }
@@ -698,7 +696,7 @@ static void disk_more(const struct pricing *p, const struct lanes *l, double mor
 {
     for (int write = 0; write < 2; write++)
         more_s[write] =
-            p->replay->servers.busy_s[write] - l->s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
+            p->replay->servers.busy_s[write] - l->s[write ? LANE_NVME_WRITE : LANE_NVME_READ];
 }
 
 static const struct played_pass *play_and_keep(struct pricing *p, const struct lanes *l,
@@ -717,7 +715,7 @@ static const struct played_pass *play_and_keep(struct pricing *p, const struct l
 static double wall_s(struct pricing *p, int64_t pass, const struct lanes *l)
 {
     struct order order = plan_order(p->plan);
-    double moved = l->s[PLAN_NVME_READ] + l->s[PLAN_NVME_WRITE] + l->s[PLAN_H2D] + l->s[PLAN_D2H];
+    double moved = l->s[LANE_NVME_READ] + l->s[LANE_NVME_WRITE] + l->s[LANE_H2D] + l->s[LANE_D2H];
     double quick = quick_s(p, l);
     if (p->quick || (moved == 0 && !p->plan->attn_cpu) || order_pass_steps(&order) > STEPS_MAX)
         return quick;
@@ -745,7 +743,7 @@ static int goes_on(const struct pricing *p, const struct load *loads)
 
 static void add_lanes(struct pricing *p, const struct lanes *l)
 {
-    for (int i = 0; i < N_PLAN_LANES; i++) {
+    for (int i = 0; i < N_WORK_LANES; i++) {
         p->sum.s[i] += l->s[i];
         p->sum.bytes[i] += l->bytes[i];
     }
@@ -756,7 +754,7 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
 {
     struct pricing *p = ctx;
     struct lanes l = {0};
-    double bytes[N_PLAN_LANES] = {0};
+    double bytes[N_WORK_LANES] = {0};
     if (p->quick && pass > SHORT && p->repeated < REPEATED && goes_on(p, loads)) {
         p->repeated++;
         add_lanes(p, &p->priced);
@@ -769,13 +767,13 @@ double pricing_pass(void *ctx, int64_t pass, const struct load *loads)
         cost_of(p, &loads[b], &p->replay->batch[b]);
     lanes_of(p, bytes, &l);
     p->slowed = 1;
-    if (!p->plan->device && l.s[PLAN_CPU] > 0) {
-        p->slowed += beside_s(p, bytes) / l.s[PLAN_CPU];
-        l.s[PLAN_CPU] *= p->slowed;
+    if (!p->plan->device && l.s[LANE_CPU] > 0) {
+        p->slowed += beside_s(p, bytes) / l.s[LANE_CPU];
+        l.s[LANE_CPU] *= p->slowed;
     }
     l.wall_s = wall_s(p, pass, &l);
     for (int write = 0; write < 2; write++) {
-        double *s = &l.s[write ? PLAN_NVME_WRITE : PLAN_NVME_READ];
+        double *s = &l.s[write ? LANE_NVME_WRITE : LANE_NVME_READ];
         *s += *s > 0 ? max_d(p->disk_more_s[write], 0) : 0;
     }
     memcpy(p->last, loads, (size_t)p->plan->batches * sizeof *loads);

@@ -11,7 +11,7 @@
 
 /* Of a pass, or of many. */
 struct lanes {
-    double s[N_PLAN_LANES], bytes[N_PLAN_LANES]; // busy seconds; bytes of the four that move them
+    double s[N_WORK_LANES], bytes[N_WORK_LANES]; // busy seconds; bytes of the four that move them
     double wall_s;
     double to_cpu_s, to_device_s; // of the link besides, where rows attend on the CPU
 };
@@ -30,7 +30,7 @@ struct setting {
 
 /* A pass that was played, and how much longer it took than its lanes alone. */
 struct played_pass {
-    double s[N_PLAN_LANES], quick_s, wall_s;
+    double s[N_WORK_LANES], quick_s, wall_s;
     double disk_more_s[2]; // as below
 };
 

@@ -4,7 +4,7 @@
  * layout that the engine carves by. */
 #include "policy/plan.h"
 
-#include "policy/int64.h"
+#include "kernels/base/num.h"
 #include "policy/layout.h"
 
 #include <math.h>
@@ -174,7 +174,7 @@ static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w
     int64_t most = 0;
     for (int layer = 1; layer < plan->layers; layer++)
         if (!plan_layer_resident(plan, layer) || plan_layer_decoded(plan, layer))
-            most = max64(most, align64(w->layer_bytes[layer], PLAN_DISK_BLOCK));
+            most = max_i64(most, round_up(w->layer_bytes[layer], BLOCK_BYTES));
     return most;
 }
 
@@ -190,7 +190,7 @@ static int framed_layers(const struct plan *plan)
 static int64_t ahead_weights_max(const struct plan *plan, const struct order *order)
 {
     int64_t own = (int64_t)order->batches * order->parts;
-    return max64(0, order_pass_steps(order) - own - plan->window + 1);
+    return max_i64(0, order_pass_steps(order) - own - plan->window + 1);
 }
 
 /* Steps from the one that writes to the one that is at hand when the write is queued, and one more:
@@ -198,7 +198,7 @@ static int64_t ahead_weights_max(const struct plan *plan, const struct order *or
 static int64_t ahead_kv_max(const struct plan *plan, const struct order *order)
 {
     int apart = order->parts == 2 ? ORDER_PARTS_APART : 0; // written by one, read by the other
-    return max64(0, order_pass_steps(order) - 1 - plan->window - apart);
+    return max_i64(0, order_pass_steps(order) - 1 - plan->window - apart);
 }
 
 static int64_t ahead_hidden_max(const struct plan *plan, const struct order *order)
@@ -214,14 +214,14 @@ static void derive_ahead(struct plan *plan)
         plan->hidden_near = plan->batches;
         plan->hidden_ram = 0;
     }
-    plan->ahead_weights = (int)min64(plan->ahead_weights, ahead_weights_max(plan, &order));
-    plan->ahead_state = (int)min64(plan->ahead_state, ahead_kv_max(plan, &order));
-    plan->ahead_hidden = (int)min64(plan->ahead_state, max64(hidden_max, 0));
+    plan->ahead_weights = (int)min_i64(plan->ahead_weights, ahead_weights_max(plan, &order));
+    plan->ahead_state = (int)min_i64(plan->ahead_state, ahead_kv_max(plan, &order));
+    plan->ahead_hidden = (int)min_i64(plan->ahead_state, max_i64(hidden_max, 0));
 }
 
 static int clamp(int value, int64_t most)
 {
-    return (int)max64(min64(value, most), 0);
+    return (int)max_i64(min_i64(value, most), 0);
 }
 
 /* No more lives anywhere than there is; without a device RAM is beside the ops. */
@@ -247,7 +247,7 @@ static void derive_tiles(struct plan *plan)
         plan->tile_tokens = PLAN_TILE_TOKENS;
     while (plan->tile_tokens > PLAN_TILE_TOKENS && plan->tile_tokens / 2 >= plan->step_tokens)
         plan->tile_tokens /= 2;
-    plan->tile_positions = plan->device ? (int)min64(plan->head_positions, PLAN_DEVICE_POSITIONS)
+    plan->tile_positions = plan->device ? (int)min_i64(plan->head_positions, PLAN_DEVICE_POSITIONS)
                                         : PLAN_TILE_POSITIONS;
 }
 
@@ -257,7 +257,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->decoder = w->n_decoder;
     plan->embed_resident = plan->resident >= plan->layers - 1;
     clamp_homes(plan);
-    plan->window = plan->device ? (int)min64(max64(plan->window, 1), PLAN_WINDOW_MAX) : 1;
+    plan->window = plan->device ? (int)min_i64(max_i64(plan->window, 1), PLAN_WINDOW_MAX) : 1;
     if (plan->embed_resident)
         plan->codec = PLAN_CODEC_NONE; // nothing streams
     if (plan->decoded > plan->resident)
@@ -270,34 +270,34 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->experts_few = experts_few(plan, w);
     int held = plan->window - 1; // steps behind the one at hand that hold what they had
     plan->weight_frames =
-        (int)min64(1 + ceil_div64(plan->ahead_weights + held, plan->batches), framed_layers(plan));
+        (int)min_i64(1 + ceil_div(plan->ahead_weights + held, plan->batches), framed_layers(plan));
     int kv_moves = plan->kv_near < kv_extents(plan),
         hidden_moves = plan->hidden_near < plan->batches;
     int apart = plan->attn_cpu ? ORDER_PARTS_APART : 0;
     plan->kv_frames = kv_moves ? plan->ahead_state + held + apart + 3 : 0;
     plan->hidden_frames = hidden_moves ? plan->ahead_hidden + held + 3 : 0;
 
-    int64_t row_pages = ceil_div64(max64(work->slots_max, 1), PLAN_PAGE_SLOTS);
-    int64_t mean_pages = ceil_div64(max64(work->slots_mean, 1), PLAN_PAGE_SLOTS) + 1;
+    int64_t row_pages = ceil_div(max_i64(work->slots_max, 1), PAGE_SLOTS);
+    int64_t mean_pages = ceil_div(max_i64(work->slots_mean, 1), PAGE_SLOTS) + 1;
     if (mean_pages > row_pages)
         mean_pages = row_pages;
     if (plan->pages_batch == 0)
-        plan->pages_batch = max64(row_pages, mean_pages * plan->batch);
-    plan->slots_cap = (int)(row_pages * PLAN_PAGE_SLOTS);
+        plan->pages_batch = max_i64(row_pages, mean_pages * plan->batch);
+    plan->slots_cap = (int)(row_pages * PAGE_SLOTS);
     plan->kinds = work->kinds;
     for (int kind = KV_MOST + 1; kind < plan_kinds(plan); kind++) { // all at once, or as taken
-        int64_t own = ceil_div64(work->slots_kind[kind], PLAN_PAGE_SLOTS);
+        int64_t own = ceil_div(work->slots_kind[kind], PAGE_SLOTS);
         plan->kind_pages[kind] = own * plan->batch < plan->pages_batch ? (int)own : 0;
     }
 
     plan->prompt_max = work->prompt_max;
-    int64_t admitted = max64(plan->prefill_tokens, work->prompt_max);
+    int64_t admitted = max_i64(plan->prefill_tokens, work->prompt_max);
     plan->step_tokens = plan->batch + admitted;
     plan->pass_tokens = (int64_t)plan->batch * plan->batches + admitted;
     /* A position a row; of the tokens admitted besides, those that want a score: no more than all
      * rows have, and no more than enter (a prompt longer than the gate enters alone). */
-    int64_t scored = max64(plan->prefill_tokens, work->scored_prompt_max);
-    plan->head_positions = plan->batch + min64(scored, work->scored_positions);
+    int64_t scored = max_i64(plan->prefill_tokens, work->scored_prompt_max);
+    plan->head_positions = plan->batch + min_i64(scored, work->scored_positions);
     derive_tiles(plan);
     /* In RAM one set is decoded while the next is read. A device decodes later: what a step reads
      * is one set, and so many stand as steps may be queued. */
@@ -314,7 +314,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
 
 int64_t plan_token_bytes(const struct shape *shape)
 {
-    return 4 * max64(shape->dim, shape->embed_dim);
+    return 4 * max_i64(shape->dim, shape->embed_dim);
 }
 
 /* ---- the count ---- */
@@ -352,7 +352,7 @@ static int is_over(int64_t n_bytes, int64_t budget, const char *what, const char
         return 0;
     snprintf(why, (size_t)why_cap, "needs %.1f MiB of %s, the budget is %.1f (--mem-%s %lldM)",
              (double)n_bytes / 1048576.0, what, (double)budget / 1048576.0, flag,
-             (long long)ceil_div64(n_bytes, 1048576));
+             (long long)ceil_div(n_bytes, 1048576));
     return 1;
 }
 
@@ -373,7 +373,7 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
     else if (plan->hidden_near < plan->batches &&
              plan->ahead_hidden > ahead_hidden_max(plan, &order))
         broken = "hidden states would be read before they are written (more --batches)";
-    else if (plan->pages_batch * PLAN_PAGE_SLOTS < work->slots_max)
+    else if (plan->pages_batch * PAGE_SLOTS < work->slots_max)
         broken = "one row's KV does not fit its batch's pages";
     if (broken) {
         snprintf(why, (size_t)why_cap, "%s", broken);

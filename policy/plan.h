@@ -10,8 +10,8 @@
 #include "policy/machine.h"
 #include "policy/order.h"
 #include "policy/shape.h"
+#include "kernels/base/limits.h"
 
-enum tier_kind { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
 enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 
 #define PLAN_LAYERS_MAX    (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
@@ -26,8 +26,6 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 #define PLAN_BATCH_MAX     4096 // rows of one batch
 #define PLAN_ROWS_MAX      (1 << 16)
 #define PLAN_SHARED_TOKENS 1024 // longest prefix that prompts of one step compute once
-#define PLAN_PAGE_SLOTS    32   // slots of a KV page (KV_PAGE_SLOTS)
-#define PLAN_DISK_BLOCK    4096 // what frames and pages are aligned to
 #define PLAN_WINDOW_MAX    8    // steps queued on a device
 #define PLAN_ALL           INT32_MAX
 
@@ -247,7 +245,7 @@ static inline int64_t plan_kv_pages(const struct plan *plan, int layer)
 static inline int plan_kv_slots(const struct plan *plan, int layer)
 {
     int own = plan_own_pages(plan, layer);
-    return own > 0 ? own * PLAN_PAGE_SLOTS : plan->slots_cap;
+    return own > 0 ? own * PAGE_SLOTS : plan->slots_cap;
 }
 /* Of a row's positions and scores, per KV head: slots of the layers before `layer`, `ring` more
  * each. */

@@ -2,15 +2,7 @@
 #ifndef POLICY_RATES_H
 #define POLICY_RATES_H
 
-static inline double max_d(double a, double b)
-{
-    return a > b ? a : b;
-}
-
-static inline double min_d(double a, double b)
-{
-    return a < b ? a : b;
-}
+#include "kernels/base/num.h"
 
 /* Seconds of so many bytes or operations; a rate that is not known costs nothing. */
 static inline double rate(double amount, double per_s)

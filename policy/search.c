@@ -22,7 +22,7 @@ const int search_batches[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, SEARCH_BATCHES_MOST, 
 /* budget < 0: there is none. */
 static int64_t over(int64_t n_bytes, int64_t budget)
 {
-    return budget < 0 ? 0 : max64(n_bytes - budget, 0);
+    return budget < 0 ? 0 : max_i64(n_bytes - budget, 0);
 }
 
 static int fits(struct search *s, struct plan *p)
@@ -110,7 +110,7 @@ int search_wished(const struct search *s, int count, enum plan_percent kind, int
 {
     double percent = s->wish->percent[kind];
     if (count >= 0)
-        return (int)min64(count, n);
+        return (int)min_i64(count, n);
     return percent >= 0 ? (int)((double)n * percent / 100 + 0.49) : -1; // half of one is none
 }
 
@@ -165,7 +165,7 @@ static int build_least(struct search *s, struct plan *p, int most, enum tiles ti
 static int build(struct search *s, const struct seed *seed, struct plan *p)
 {
     int n = s->set->weights->n_layers - 1, wish = wished_resident(s);
-    int most = wish < 0 ? (int)min64(seed->resident_most, n) : wish;
+    int most = wish < 0 ? (int)min_i64(seed->resident_most, n) : wish;
     *p = seed->plan;
     if (!build_least(s, p, most, seed->tiles))
         return 0;
@@ -181,7 +181,7 @@ static int build(struct search *s, const struct seed *seed, struct plan *p)
         search_with_resident(s, p, least + i, seed->tiles);
     if (seed->tiles != TILES_NONE || s->set->weights->must_decode || s->wish->decoded >= 0)
         grow(s, p, offsetof(struct plan, decoded), -1,
-             s->wish->decoded >= 0 ? min64(s->wish->decoded, p->resident) : p->resident);
+             s->wish->decoded >= 0 ? min_i64(s->wish->decoded, p->resident) : p->resident);
     grow_homes(s, p);
     int extents = s->set->weights->n_decoder * p->batches;
     if (s->wish->ahead_state < 0 && p->kv_near == extents && p->hidden_near == p->batches) {
@@ -210,7 +210,7 @@ int search_build(struct search *s, struct seed *seed, struct plan *p)
     if (build(s, seed, p))
         return 1;
     while (s->wish->prefill_tokens <= 0 && too_many > PREFILL_LEAST && too_many - fits > fits / 8) {
-        int mid = fits > 0 ? (fits + too_many) / 2 : (int)max64(too_many / 2, PREFILL_LEAST);
+        int mid = fits > 0 ? (fits + too_many) / 2 : (int)max_i64(too_many / 2, PREFILL_LEAST);
         *p = seed->plan;
         p->prefill_tokens = mid;
         *(build_least(s, p, s->set->weights->n_layers - 1, TILES_NONE) ? &fits : &too_many) = mid;
@@ -287,10 +287,10 @@ static void consider_rows(struct search *s, int batches, int64_t each, struct ho
     const struct plan_wish *wish = s->wish;
     if (wish->batch > 0)
         each = wish->batch;
-    each = min64(min64(each, PLAN_BATCH_MAX), PLAN_ROWS_MAX / batches);
+    each = min_i64(min_i64(each, PLAN_BATCH_MAX), PLAN_ROWS_MAX / batches);
     int64_t most = wish->batch > 0 ? each : most_rows(s, (int)each, batches, homes);
     for (int64_t batch = wish->batch > 0 ? each : 1;; batch *= 2) {
-        struct plan p = search_candidate(s, (int)min64(batch, most), batches, homes);
+        struct plan p = search_candidate(s, (int)min_i64(batch, most), batches, homes);
         if (p.batch < 1)
             p.batch = 1; // fails, and says by how much
         consider(s, p);
@@ -342,13 +342,14 @@ static void search_codec(struct search *s, int codec)
 int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work, int layers)
 {
     int64_t batches = wish->batches > 0 ? wish->batches : SEARCH_BATCHES_MOST;
-    int64_t batch = wish->batch > 0 ? wish->batch : ceil_div64(max64(work->n_rows, 1), batches);
-    int64_t rows = min64(max64(batch * batches, max64(work->n_rows, 1)), PLAN_ROWS_MAX) + batches;
+    int64_t batch = wish->batch > 0 ? wish->batch : ceil_div(max_i64(work->n_rows, 1), batches);
+    int64_t rows =
+        min_i64(max_i64(batch * batches, max_i64(work->n_rows, 1)), PLAN_ROWS_MAX) + batches;
     if (wish->batch > 0)
-        rows = min64(batch * batches, PLAN_ROWS_MAX);
+        rows = min_i64(batch * batches, PLAN_ROWS_MAX);
     /* Two plans bound it: all rows in many batches, steps of as many as there may be. */
-    struct plan most = {.batch = (int)min64(ceil_div64(rows, batches), PLAN_ROWS_MAX),
-                        .batches = (int)min64(batches, PLAN_ROWS_MAX),
+    struct plan most = {.batch = (int)min_i64(ceil_div(rows, batches), PLAN_ROWS_MAX),
+                        .batches = (int)min_i64(batches, PLAN_ROWS_MAX),
                         .layers = layers,
                         .decoder = layers,
                         .kinds = work->kinds,

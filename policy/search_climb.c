@@ -63,7 +63,7 @@ static void try(struct search *s, struct seed seed)
     r->s = r->compared_s = t.job_s;
     r->played = r->climbed = 0;
     r->moved = 0;
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    for (int i = 0; i < N_WORK_LANES; i++)
         r->moved += t.bytes[i];
     for (int i = 0; i < s->n_tried; i++)
         if (is_alike(&s->tried[i], r))
@@ -78,7 +78,7 @@ static void find_waits(const struct search *s, double waits[SEARCH_BATCHES_MOST 
     memset(waits, 0, (SEARCH_BATCHES_MOST + 1) * sizeof *waits);
     for (int i = 0; i < s->n_tried; i++) {
         const struct ranked *r = &s->tried[i];
-        double *least = &waits[min64(r->plan.batches, SEARCH_BATCHES_MOST)];
+        double *least = &waits[min_i64(r->plan.batches, SEARCH_BATCHES_MOST)];
         if (r->played && r->compared_s > 0 && (*least == 0 || r->s < *least * r->compared_s))
             *least = r->s / r->compared_s;
     }
@@ -95,7 +95,7 @@ static struct ranked *promising(const struct search *s)
     for (int i = 0; i < s->n_tried; i++) {
         struct ranked *r = &s->tried[i];
         double limit_s = s->best && r->moved < s->best->moved ? most_s * TIE : most_s;
-        double times = waits[min64(r->plan.batches, SEARCH_BATCHES_MOST)];
+        double times = waits[min_i64(r->plan.batches, SEARCH_BATCHES_MOST)];
         double likely_s = r->s * (times > 0 ? times : 1);
         if (r->played || r->s >= limit_s || likely_s >= first_s)
             continue;
@@ -163,9 +163,9 @@ static void try_prefill(struct search *s, struct seed seed, double prefill)
 /* With these rows a batch, and the prompt tokens that it had, or that an estimate finds for it. */
 static void try_rows(struct search *s, struct seed seed, int64_t batch, int wide)
 {
-    int64_t most = min64(PLAN_BATCH_MAX, PLAN_ROWS_MAX / seed.plan.batches);
-    int64_t all = ceil_div64(max64(s->set->work->n_rows, 1), seed.plan.batches);
-    seed.plan.batch = (int)max64(min64(min64(batch, most), all), 1);
+    int64_t most = min_i64(PLAN_BATCH_MAX, PLAN_ROWS_MAX / seed.plan.batches);
+    int64_t all = ceil_div(max_i64(s->set->work->n_rows, 1), seed.plan.batches);
+    seed.plan.batch = (int)max_i64(min_i64(min_i64(batch, most), all), 1);
     try(s, seed);
     if (wide) {
         try_prefill(s, seed, seed.plan.prefill_tokens / 2.0);
@@ -177,15 +177,15 @@ static void try_rows(struct search *s, struct seed seed, int64_t batch, int wide
 static void around_rows(struct search *s, const struct seed *seed, int wide)
 {
     static const double times[] = {0.25, 0.5, 0.75, 0.875, 1.125, 1.25, 1.5, 2, 4};
-    int64_t n = max64(s->set->work->n_rows, 1), batches = seed->plan.batches;
-    int64_t now = seed->plan.batch * batches, waves = ceil_div64(n, now);
+    int64_t n = max_i64(s->set->work->n_rows, 1), batches = seed->plan.batches;
+    int64_t now = seed->plan.batch * batches, waves = ceil_div(n, now);
     for (int i = 0; i < (int)(sizeof times / sizeof *times); i++) {
-        int64_t of = max64(ceil_div64(n, max64((int64_t)((double)now * times[i]), 1)), 1);
-        try_rows(s, *seed, ceil_div64(ceil_div64(n, of), batches), wide); // of like size
+        int64_t of = max_i64(ceil_div(n, max_i64((int64_t)((double)now * times[i]), 1)), 1);
+        try_rows(s, *seed, ceil_div(ceil_div(n, of), batches), wide); // of like size
         try_rows(s, *seed, (int64_t)((double)seed->plan.batch * times[i]), wide);
     }
-    for (int64_t of = max64(waves - 3, 1); of <= waves + 3; of++)
-        try_rows(s, *seed, ceil_div64(ceil_div64(n, of), batches), wide);
+    for (int64_t of = max_i64(waves - 3, 1); of <= waves + 3; of++)
+        try_rows(s, *seed, ceil_div(ceil_div(n, of), batches), wide);
 }
 
 /* Shares that the user fixed, of another number of batches. */
@@ -206,21 +206,21 @@ static void keep_shares(const struct search *s, struct plan *p)
  * without look-ahead. */
 static void around_batches(struct search *s, const struct seed *seed, int wide)
 {
-    int64_t n = max64(s->set->work->n_rows, 1), batches = seed->plan.batches;
+    int64_t n = max_i64(s->set->work->n_rows, 1), batches = seed->plan.batches;
     int64_t now = seed->plan.batch * batches, ahead = seed->plan.ahead_weights;
     for (int i = 0; search_batches[i] > 0 && search_batches[i] <= n; i++)
         for (int k = wide ? 0 : 1; k < (wide ? 5 : 2); k++) {
-            int64_t rows = min64(k < 4 ? max64((now << k) / 2, 1) : n, n);
+            int64_t rows = min_i64(k < 4 ? max_i64((now << k) / 2, 1) : n, n);
             struct seed other = *seed;
             other.plan.batches = search_batches[i];
             keep_shares(s, &other.plan);
             if (s->wish->ahead_weights < 0 && ahead > 0) // as many layers
-                other.plan.ahead_weights = (int)max64(ahead * search_batches[i] / batches, 1);
-            try_rows(s, other, ceil_div64(rows, search_batches[i]), wide);
+                other.plan.ahead_weights = (int)max_i64(ahead * search_batches[i] / batches, 1);
+            try_rows(s, other, ceil_div(rows, search_batches[i]), wide);
             if (s->wish->ahead_weights >= 0 || !wide || ahead == 0)
                 continue;
             other.plan.ahead_weights = 0;
-            try_rows(s, other, ceil_div64(rows, search_batches[i]), wide);
+            try_rows(s, other, ceil_div(rows, search_batches[i]), wide);
         }
 }
 
@@ -250,7 +250,7 @@ static void around_layers(struct search *s, const struct ranked *r)
         for (int tiles = TILES_NONE; tiles <= TILES_ALL; tiles++)
             for (int ahead = 1; ahead <= 4; ahead *= 2) {
                 struct seed other = r->seed;
-                other.resident_most = (int)max64(most[i], 0);
+                other.resident_most = (int)max_i64(most[i], 0);
                 other.tiles = (enum tiles)tiles;
                 if (s->wish->ahead_weights < 0 && ahead > 1)
                     other.plan.ahead_weights = base * ahead;
@@ -263,16 +263,16 @@ static void around_layers_and_rows(struct search *s, const struct ranked *r)
 {
     int n = s->set->weights->n_layers - 1, now = r->plan.resident;
     const int layers[] = {n, n - 1, now + 2, now + 1, now - 1, now - 2, now / 2, 0};
-    int64_t all = ceil_div64(max64(s->set->work->n_rows, 1), r->seed.plan.batches);
-    int64_t cap = min64(PLAN_BATCH_MAX, PLAN_ROWS_MAX / r->seed.plan.batches);
+    int64_t all = ceil_div(max_i64(s->set->work->n_rows, 1), r->seed.plan.batches);
+    int64_t cap = min_i64(PLAN_BATCH_MAX, PLAN_ROWS_MAX / r->seed.plan.batches);
     for (int i = 0; i < 8; i++)
         for (int less = 1; less <= 64 && layers[i] >= 0 && layers[i] <= n; less *= 4) {
             struct seed seed = r->seed;
-            int least = 0, most = (int)min64(all, cap);
+            int least = 0, most = (int)min_i64(all, cap);
             seed.resident_most = layers[i];
             if (s->wish->prefill_tokens <= 0)
                 seed.plan.prefill_tokens =
-                    (int)max64(seed.plan.prefill_tokens / less, PREFILL_LEAST);
+                    (int)max_i64(seed.plan.prefill_tokens / less, PREFILL_LEAST);
             while (least < most) {
                 struct plan p = seed.plan;
                 p.batch = (least + most + 1) / 2;

@@ -3,7 +3,7 @@
 #ifndef POLICY_SEARCH_IMPL_H
 #define POLICY_SEARCH_IMPL_H
 
-#include "policy/int64.h"
+#include "kernels/base/num.h"
 #include "policy/search.h"
 
 #define PREFILL_MAX    4096  // tokens that a pass admits: more only lengthens it
@@ -62,7 +62,7 @@ extern const int search_batches[]; // numbers of batches that are tried; the las
 static inline int search_ahead(const struct plan *p)
 {
     int held = p->device ? p->window - 1 : 0;
-    return (int)max64(p->batches * (1 + p->attn_cpu) - held, 1);
+    return (int)max_i64(p->batches * (1 + p->attn_cpu) - held, 1);
 }
 
 /* Prompt tokens that a pass admits, by estimate. */

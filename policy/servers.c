@@ -9,10 +9,10 @@
 void servers_make(struct servers *s, const struct machine *m, int device)
 {
     const double most = m->nvme_read.value, beside = m->read_beside.value;
-    *s = (struct servers){.piece_s = rate(SERVERS_PIECE, m->h2d.value),
+    *s = (struct servers){.piece_s = rate(PIECE_BYTES, m->h2d.value),
                           .ticket_s = machine_ticket_s(m),
                           .beside = !device && beside > 0 ? min_d(beside, 1) : 1};
-    for (int i = 1; i <= MACHINE_DEPTH; i++)
+    for (int i = 1; i <= IO_DEPTH; i++)
         s->speed[i] = most > 0 ? machine_read_rate(m, i) / most : 1;
 }
 
@@ -78,22 +78,21 @@ static void link_done(struct servers *s, int i)
 
 /* ---- the disk ---- */
 
-/* The mover has MACHINE_DEPTH pieces in flight and takes the next ones of the transfers that are
+/* The mover has IO_DEPTH pieces in flight and takes the next ones of the transfers that are
  * due first; but a piece that is in flight stays there until it is done, on the average half of it
  * is left. Returns how many; *next: when one more may begin. */
 static int disk_fly(struct server *disk, double *next)
 {
     int wanted = 0, n = 0, seen = 0, first = disk->n;
     *next = INFINITY;
-    for (int i = disk->n - 1; i >= 0 && (wanted < MACHINE_DEPTH || seen < disk->flying); i--) {
+    for (int i = disk->n - 1; i >= 0 && (wanted < IO_DEPTH || seen < disk->flying); i--) {
         struct item *item = &disk->items[i];
         first = i;
         item->wants = 0;
         if (item->from > disk->free)
-            *next = min_d(*next, wanted < MACHINE_DEPTH ? item->from : INFINITY);
+            *next = min_d(*next, wanted < IO_DEPTH ? item->from : INFINITY);
         else
-            item->wants =
-                item->pieces < MACHINE_DEPTH - wanted ? item->pieces : MACHINE_DEPTH - wanted;
+            item->wants = item->pieces < IO_DEPTH - wanted ? item->pieces : IO_DEPTH - wanted;
         wanted += item->wants;
         seen += item->flying;
         if (item->wants >= item->flying)
@@ -106,7 +105,7 @@ static int disk_fly(struct server *disk, double *next)
         struct item *item = &disk->items[i];
         if (item->held_s > 0)
             continue;
-        item->flying = item->wants < MACHINE_DEPTH - n ? item->wants : MACHINE_DEPTH - n;
+        item->flying = item->wants < IO_DEPTH - n ? item->wants : IO_DEPTH - n;
         n += item->flying;
     }
     disk->flying = n;

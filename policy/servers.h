@@ -8,8 +8,7 @@
 #define POLICY_SERVERS_H
 
 #include "policy/machine.h"
-
-#define SERVERS_PIECE (1 << 20) // what the mover cuts transfers into (MOVER_PIECE)
+#include "kernels/base/limits.h"
 
 /* A transfer on its way: over the disk, the link, or both. */
 struct item {
@@ -36,7 +35,7 @@ struct servers {
     int cap;
     double piece_s; // of the last piece over the link
     double ticket_s;
-    double speed[MACHINE_DEPTH + 1]; // of the disk by pieces in flight; 1: all that it gives
+    double speed[IO_DEPTH + 1];      // of the disk by pieces in flight; 1: all that it gives
     double beside;                   // of that, while ops compute; 1 beside a device
     double busy_s[2];                // of the disk with reads, and with writes, in flight
 };

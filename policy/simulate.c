@@ -68,7 +68,7 @@ struct sim_batch {
         int evicting, over;        // rows
         int64_t pages_kept;        // see struct load
         int64_t slots, full_pages; // before the pass, slots of rings included
-        int cross[PLAN_PAGE_SLOTS];
+        int cross[PAGE_SLOTS];
     } kv[KV_KINDS_MAX];
 };
 
@@ -92,7 +92,7 @@ struct sim {
 /* Slots of pages after n tokens, in a layer of a kind. */
 static int slots_of(const struct seat *t, int kind, int n)
 {
-    return (int)min64(n, t->kv[kind].budget) - (int)min64(n, t->kv[kind].ring);
+    return (int)min_i64(n, t->kv[kind].budget) - (int)min_i64(n, t->kv[kind].ring);
 }
 
 static int wanted(const struct sim *s, const struct work_row *row)
@@ -149,10 +149,10 @@ static int likely_end(const struct sim *s, const struct work_row *row, int64_t e
         return row->cap;
     while (at < span) {
         const int64_t eighth = at * WORK_EIGHTHS / span;
-        const int64_t end = ceil_div64((eighth + 1) * span, WORK_EIGHTHS);
+        const int64_t end = ceil_div((eighth + 1) * span, WORK_EIGHTHS);
         const double each = -log1p(-min_d(s->in->stops[eighth], 0.99));
         if (lives < each * (double)(end - at))
-            return (int)min64(row->prompt + at + 1 + (int64_t)(lives / each), row->cap);
+            return (int)min_i64(row->prompt + at + 1 + (int64_t)(lives / each), row->cap);
         lives -= each * (double)(end - at);
         at = end;
     }
@@ -221,11 +221,11 @@ static void events_drop(struct sim_batch *b, int seat)
 static void grow(struct sim *s, struct sim_batch *b, struct seat *t, int kind, int on)
 {
     int slots = slots_of(t, kind, done_before(s, t));
-    int64_t multiple = s->pass + (PLAN_PAGE_SLOTS - slots % PLAN_PAGE_SLOTS) % PLAN_PAGE_SLOTS;
+    int64_t multiple = s->pass + (PAGE_SLOTS - slots % PAGE_SLOTS) % PAGE_SLOTS;
     if (t->kv[kind].growing == on)
         return;
     t->kv[kind].growing = (int8_t)on;
-    b->kv[kind].cross[multiple % PLAN_PAGE_SLOTS] += on ? 1 : -1;
+    b->kv[kind].cross[multiple % PAGE_SLOTS] += on ? 1 : -1;
 }
 
 /* Before the pass before which n tokens are done; nothing when the row is over by then. Its last
@@ -242,7 +242,7 @@ static void take_turn(struct sim *s, struct sim_batch *b, struct seat *t, int ki
 {
     const struct evict_row row = {.budget = t->kv[kind].budget, .sink = s->sink[kind]};
     const int slots = row.budget - t->kv[kind].ring, done = done_before(s, t);
-    const int full = slots / PLAN_PAGE_SLOTS * PLAN_PAGE_SLOTS;
+    const int full = slots / PAGE_SLOTS * PAGE_SLOTS;
     if (!evict_in_turn(s->in->evict, kind) || slots <= row.sink)
         return;
     const int slot = evict_turn(&row, slots, t->row.prompt, done), over = slot < full;
@@ -262,8 +262,8 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
     b->steady++;
     for (int kind = KV_MOST; kind < s->kinds; kind++) {
         const int budget = t->kv[kind].budget, ring = t->kv[kind].ring;
-        b->kv[kind].slots += min64(t->n_done, budget);
-        b->kv[kind].full_pages += slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
+        b->kv[kind].slots += min_i64(t->n_done, budget);
+        b->kv[kind].full_pages += slots_of(t, kind, t->n_done) / PAGE_SLOTS;
         b->kv[kind].evicting += t->n_done >= budget;
         if (t->n_done >= ring)
             grow(s, b, t, kind, t->n_done < budget);
@@ -275,8 +275,7 @@ static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
             take_turn(s, b, t, kind);
     }
     if (t->pages_growing)
-        event_of(b, t, EVENT_PAGES,
-                 t->kv[KV_MOST].ring + (int64_t)(t->pages_max - 1) * PLAN_PAGE_SLOTS);
+        event_of(b, t, EVENT_PAGES, t->kv[KV_MOST].ring + (int64_t)(t->pages_max - 1) * PAGE_SLOTS);
     event_of(b, t, EVENT_LEAVE, t->end - 1);
 }
 
@@ -294,8 +293,8 @@ static void unsteady(struct sim *s, struct sim_batch *b, struct seat *t)
         grow(s, b, t, kind, 0);
         b->kv[kind].over -= t->kv[kind].over;
         t->kv[kind].over = 0;
-        b->kv[kind].full_pages -= slots_of(t, kind, done) / PLAN_PAGE_SLOTS;
-        b->kv[kind].slots -= min64(done, t->kv[kind].budget);
+        b->kv[kind].full_pages -= slots_of(t, kind, done) / PAGE_SLOTS;
+        b->kv[kind].slots -= min_i64(done, t->kv[kind].budget);
         b->kv[kind].evicting -= done >= t->kv[kind].budget;
     }
     b->steady--;
@@ -354,7 +353,7 @@ static void end_pass(struct sim *s, struct sim_batch *b)
 {
     for (int kind = KV_MOST; kind < s->kinds; kind++) {
         b->kv[kind].slots += b->steady - b->kv[kind].evicting;
-        b->kv[kind].full_pages += b->kv[kind].cross[s->pass % PLAN_PAGE_SLOTS];
+        b->kv[kind].full_pages += b->kv[kind].cross[s->pass % PAGE_SLOTS];
     }
     for (int i = 0, loose = b->loose; loose > 0; i++) {
         struct seat *t = &b->seats[i];
@@ -409,8 +408,8 @@ static void take_pages(struct sim *s, struct sim_batch *b, struct seat *t)
         if (young == t)
             return;
     }
-    b->free_pages -= max64(need - t->n_pages, 0);
-    t->n_pages = (int32_t)max64(need, t->n_pages);
+    b->free_pages -= max_i64(need - t->n_pages, 0);
+    t->n_pages = (int32_t)max_i64(need, t->n_pages);
     if (t->n_pages >= t->pages_max)
         pages_grow(b, t, 0);
 }
@@ -435,14 +434,14 @@ static void take_each(struct sim *s, struct sim_batch *b)
 
 static void take_live(struct sim *s, struct sim_batch *b)
 {
-    int need = b->kv[KV_MOST].cross[s->pass % PLAN_PAGE_SLOTS];
+    int need = b->kv[KV_MOST].cross[s->pass % PAGE_SLOTS];
     for (int kind = KV_MOST; kind < s->kinds; kind++) {
         b->kv[kind].pages_kept = b->kv[kind].full_pages;
         for (int i = 0, loose = b->loose; loose > 0; i++) {
             const struct seat *t = &b->seats[i];
             if (!t->entered || t->steady)
                 continue;
-            b->kv[kind].pages_kept += slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
+            b->kv[kind].pages_kept += slots_of(t, kind, t->n_done) / PAGE_SLOTS;
             loose--;
         }
     }
@@ -468,8 +467,8 @@ static int share(const struct sim *s, struct sharing *all, const struct work_row
         *all = (struct sharing){.first = n_prompt, .most = plan->shared_tokens};
         return 0;
     }
-    all->most = (int)min64(all->most, row->shared);
-    return (int)min64(all->most, min64(all->first, n_prompt - 1));
+    all->most = (int)min_i64(all->most, row->shared);
+    return (int)min_i64(all->most, min_i64(all->first, n_prompt - 1));
 }
 
 /* 0; -1: nobody is live, and the one at the head has no room. */
@@ -496,7 +495,7 @@ static int admit(struct sim *s, struct sim_batch *b)
         queue_take(s);
         t->entered = ++s->entered;
         t->n_take = take;
-        t->shared = share(s, &sharing, &row, (int)min64(take, row.prompt));
+        t->shared = share(s, &sharing, &row, (int)min_i64(take, row.prompt));
         t->n_pages = need;
         b->free_pages -= need;
         b->live++;
@@ -514,20 +513,20 @@ static int64_t positions_of(const struct sim *s, const struct work_row *row, int
 {
     if (!s->in->work->scores)
         return first + n == row->known;
-    return max64(min64(first + n, row->known - 1) - max64(first, row->prompt - 1), 0);
+    return max_i64(min_i64(first + n, row->known - 1) - max_i64(first, row->prompt - 1), 0);
 }
 
 /* Sum of slots that tokens first..first + n - 1 attend over, each its own included. */
 static int64_t attended(int64_t budget, int64_t first, int64_t n)
 {
-    int64_t rising = max64(min64(first + n, budget) - first, 0); // one more each
+    int64_t rising = max_i64(min_i64(first + n, budget) - first, 0); // one more each
     return rising * first + rising * (rising + 1) / 2 +
            (n - rising) * (budget == INT32_MAX ? 0 : budget + 1);
 }
 
 static void load_loose(const struct sim *s, const struct seat *t, struct load *l)
 {
-    int prompt = t->n_done == 0 ? (int)min64(t->n_take, t->row.prompt) : 0;
+    int prompt = t->n_done == 0 ? (int)min_i64(t->n_take, t->row.prompt) : 0;
     int shared = prompt > 0 ? t->shared : 0, done = t->n_done + t->n_take;
     l->prompts += prompt > 0;
     l->prompt_tokens += prompt - shared;
@@ -537,12 +536,12 @@ static void load_loose(const struct sim *s, const struct seat *t, struct load *l
         const struct evict *e = s->in->evict;
         const int budget = t->kv[kind].budget;
         struct kv_load *kv = &l->kv[kind];
-        int full = slots_of(t, kind, t->n_done) / PLAN_PAGE_SLOTS;
+        int full = slots_of(t, kind, t->n_done) / PAGE_SLOTS;
         kv->prompt_pairs += load_pairs(e, kind, prompt) - load_pairs(e, kind, shared);
         kv->slots += attended(budget, t->n_done + prompt, t->n_take - prompt);
         kv->evicting += t->n_take > prompt && done > budget;
         kv->pages_read += full;
-        kv->pages_filled += slots_of(t, kind, done) / PLAN_PAGE_SLOTS - full;
+        kv->pages_filled += slots_of(t, kind, done) / PAGE_SLOTS - full;
         if (evict_in_turn(e, kind) && full > 0 && done > budget) {
             const struct evict_row row = {.budget = budget, .sink = s->sink[kind]};
             kv->pages_over += evict_turn_pages(&row, budget - t->kv[kind].ring, t->row.prompt,
@@ -563,7 +562,7 @@ static void load_of(const struct sim *s, const struct sim_batch *b, struct load 
                              .slots = b->kv[kind].slots + b->steady,
                              .pages_read = b->kv[kind].full_pages,
                              .pages_kept = b->kv[kind].pages_kept,
-                             .pages_filled = b->kv[kind].cross[(s->pass + 1) % PLAN_PAGE_SLOTS],
+                             .pages_filled = b->kv[kind].cross[(s->pass + 1) % PAGE_SLOTS],
                              .pages_over = b->kv[kind].over};
     for (int i = 0, loose = b->loose; loose > 0; i++)
         if (b->seats[i].entered && !b->seats[i].steady) {
@@ -610,7 +609,7 @@ int64_t simulate_bytes(const struct plan *plan)
         (int64_t)sizeof(struct seat) + plan_kinds(plan) * (int64_t)sizeof(struct seat_kv) +
         events_of(plan) * (int64_t)sizeof(struct event) + (int64_t)sizeof(struct work_row);
     int64_t batch = (int64_t)(sizeof(struct sim_batch) + sizeof(struct load));
-    return align64(rows_of(plan) * each, 8) + plan->batches * batch;
+    return round_up(rows_of(plan) * each, 8) + plan->batches * batch;
 }
 
 static void place(struct sim *s, void *memory)
@@ -659,7 +658,7 @@ static void seat_live(struct sim *s)
                 continue;
             seat_fill(s, t, &live.row, live.entered);
             t->entered = live.entered;
-            s->entered = max64(s->entered, live.entered);
+            s->entered = max_i64(s->entered, live.entered);
             t->n_done = live.done;
             t->n_pages = admit_pages(slots_of(t, KV_MOST, live.done));
             batch->free_pages -= t->n_pages;

@@ -88,7 +88,7 @@ static inline struct row row_make(const struct model *m, const struct tokens *t,
     kv_layout_init(&r.layout, kv_page_format(m->kv), m->n_kv_heads, m->head_dim);
     kv_layout_init(&r.ring, KV_Q8, m->n_kv_heads, m->head_dim);
     r.ring_bytes = m->kv == KV_MIXED ? KV_RING_PAGES * r.ring.page_bytes : 0;
-    r.n_pages = (int)ceil_div(cap, KV_PAGE_SLOTS);
+    r.n_pages = (int)ceil_div(cap, PAGE_SLOTS);
     r.memory = take(r.n_pages * r.layout.page_bytes);
     memset(r.memory, 0xff, (size_t)(r.n_pages * r.layout.page_bytes)); // NaN: no slot, no number
     r.pages = take(r.n_pages * (int64_t)sizeof *r.pages);
@@ -116,7 +116,7 @@ static inline struct row row_make(const struct model *m, const struct tokens *t,
     r.kv.dirty = take(ceil_div(r.n_pages, 64) * 8);
     r.out_bytes = (int64_t)t->n * t->q_stride * 4;
     r.out = take(r.out_bytes);
-    r.scores = take(m->n_kv_heads * round_up(n_prompt, KV_PAGE_SLOTS) * 4);
+    r.scores = take(m->n_kv_heads * round_up(n_prompt, PAGE_SLOTS) * 4);
     r.events = take((int64_t)t->n * m->n_kv_heads * (int64_t)sizeof *r.events);
     return r;
 }
@@ -261,8 +261,8 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
     kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
     int n = r->n_prompt;
     int scored = evict_prompt_scores(r->evict.policy) || evict_lag_scores(r->evict.policy);
-    int whole_tiles = cut % KV_PAGE_SLOTS == 0 || cut >= n; // else there are no scores
-    int64_t n_pages = 1 + ceil_div(n, KV_PAGE_SLOTS), gap = (int64_t)KV_PAGE_SLOTS * m->n_kv_heads;
+    int whole_tiles = cut % PAGE_SLOTS == 0 || cut >= n; // else there are no scores
+    int64_t n_pages = 1 + ceil_div(n, PAGE_SLOTS), gap = (int64_t)PAGE_SLOTS * m->n_kv_heads;
     uint8_t *pages = take(n_pages * work.page_bytes);
     float *scores = take(n_pages * gap * 4);
     memset(pages, 0xff, (size_t)(n_pages * work.page_bytes)); // NaN
@@ -425,8 +425,7 @@ static inline void rows_same(const struct row *a, const struct row *b, const cha
     assert_same_bits(a->kv.dirty, b->kv.dirty, ceil_div(a->n_pages, 64) * 8, what);
     assert_same_bits(a->events, b->events,
                      (int64_t)a->n_tokens * n_heads * (int64_t)sizeof *a->events, what);
-    assert_same_bits(a->scores, b->scores, n_heads * round_up(a->n_prompt, KV_PAGE_SLOTS) * 4,
-                     what);
+    assert_same_bits(a->scores, b->scores, n_heads * round_up(a->n_prompt, PAGE_SLOTS) * 4, what);
     if (!a->kv.slot_pos)
         return;
     assert_same_bits(a->kv.slot_pos, b->kv.slot_pos, slot_bytes, what);
@@ -454,7 +453,7 @@ static inline void rows_close_to(const struct row *a, const struct row *b, doubl
     int n_heads = a->layout.n_kv_heads;
     int64_t n = (int64_t)n_heads * a->kv.slots_cap;
     assert_close(a->out, b->out, a->out_bytes / 4, out_tolerance, what);
-    scores_close(a, a->scores, b->scores, n_heads * round_up(a->n_prompt, KV_PAGE_SLOTS),
+    scores_close(a, a->scores, b->scores, n_heads * round_up(a->n_prompt, PAGE_SLOTS),
                  tolerance * 10, what);
     assert_int_equal(a->kv.n_slots, b->kv.n_slots);
     for (int64_t i = 0; i < (int64_t)a->n_tokens * n_heads; i++) {

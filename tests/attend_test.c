@@ -515,7 +515,7 @@ static void slots_hold_their_positions(void **state)
             for (int slot = 0; slot < r.kv.n_slots; slot++) {
                 float k[32], v[32];
                 int pos = r.kv.slot_pos[h * r.kv.slots_cap + slot];
-                kv_get(&r.layout, r.pages[slot / KV_PAGE_SLOTS], slot % KV_PAGE_SLOTS, h, k, v);
+                kv_get(&r.layout, r.pages[slot / PAGE_SLOTS], slot % PAGE_SLOTS, h, k, v);
                 for (int d = 0; d < 32 && pos == EVICT_EMPTY; d++)
                     assert_true(k[d] == 0 && v[d] == 0);
                 if (pos == EVICT_EMPTY)

@@ -24,9 +24,9 @@ static int setup(void **state)
 {
     (void)state;
     temp_dir_make();
-    in = aligned_alloc(4096, CODEC_PIECE);
-    stored = aligned_alloc(4096, CODEC_PIECE);
-    out = aligned_alloc(4096, CODEC_PIECE);
+    in = aligned_alloc(4096, PIECE_BYTES);
+    stored = aligned_alloc(4096, PIECE_BYTES);
+    out = aligned_alloc(4096, PIECE_BYTES);
     assert_true(in && stored && out);
     assert_int_equal(codec_open(&codec, 1), OK);
     temp_write_text("m.cfg", "family = llama\ndim = 256\nlayers = 3\nheads = 4\nffn = 1280\n"
@@ -75,21 +75,21 @@ static void fill(int64_t n_bytes, int low, int period, int phase)
 static void test_round_trip(void **state)
 {
     (void)state;
-    static const int64_t sizes[] = {CODEC_PIECE, CODEC_PIECE - 4096, 655360, 69632, 3 * 4096, 4096,
+    static const int64_t sizes[] = {PIECE_BYTES, PIECE_BYTES - 4096, 655360, 69632, 3 * 4096, 4096,
                                     64,          200000 / 64 * 64};
     static const int shapes[][2] = {{1, 3}, {1, 1}, {0, 1}, {2, 3}, {1, 2}, {1, 9}};
     for (int k = 0; k < 8; k++)
         for (int i = 0; i < 6; i++) {
             fill(sizes[k], shapes[i][0], shapes[i][1], i);
             int64_t n = codec_compress(codec, in, sizes[k], stored);
-            assert_true(n % CODEC_BLOCK == 0 && (n == 0 || n <= sizes[k] - CODEC_BLOCK));
+            assert_true(n % BLOCK_BYTES == 0 && (n == 0 || n <= sizes[k] - BLOCK_BYTES));
             assert_true(shapes[i][0] == 0 || sizes[k] < 65536 || i == 5 || n > 0);
             if (n == 0)
                 continue;
-            memset(out, 0xee, CODEC_PIECE);
+            memset(out, 0xee, PIECE_BYTES);
             assert_int_equal(codec_decompress(codec, stored, n, out, sizes[k]), 0);
             assert_memory_equal(out, in, (size_t)sizes[k]);
-            for (int64_t j = sizes[k]; j < CODEC_PIECE; j++)
+            for (int64_t j = sizes[k]; j < PIECE_BYTES; j++)
                 assert_int_equal(out[j], 0xee);
         }
 }
@@ -98,11 +98,11 @@ static void test_round_trip(void **state)
 static void test_plain(void **state)
 {
     (void)state;
-    fill(CODEC_PIECE, 0, 1, 0);
-    assert_int_equal(codec_compress(codec, in, CODEC_PIECE, stored), 0);
-    memset(in, 0, CODEC_PIECE);
-    assert_int_equal(codec_compress(codec, in, CODEC_PIECE, stored), CODEC_BLOCK);
-    assert_int_equal(codec_compress(codec, in, CODEC_BLOCK, stored), 0);
+    fill(PIECE_BYTES, 0, 1, 0);
+    assert_int_equal(codec_compress(codec, in, PIECE_BYTES, stored), 0);
+    memset(in, 0, PIECE_BYTES);
+    assert_int_equal(codec_compress(codec, in, PIECE_BYTES, stored), BLOCK_BYTES);
+    assert_int_equal(codec_compress(codec, in, BLOCK_BYTES, stored), 0);
 }
 
 /* Any bytes, in memory of exactly their size (the sanitizers look on): right, or refused, or other
@@ -144,18 +144,18 @@ static void test_forged(void **state)
     (void)state;
     enum { N_UNITS = 2004, SIZE = N_UNITS * CODEC_UNIT, MAP = 8 };
     fill(SIZE, 1, 3, 0); // units 0, 3, ... are packed
-    memset(stored, 0xa5, CODEC_PIECE);
+    memset(stored, 0xa5, PIECE_BYTES);
     int64_t n = codec_compress(codec, in, SIZE, stored);
     uint32_t n_packed;
     memcpy(&n_packed, stored + 4, 4);
-    assert_true(n > 0 && n + CODEC_BLOCK <= CODEC_PIECE && stored[MAP] & 1 && !(stored[MAP] & 2));
+    assert_true(n > 0 && n + BLOCK_BYTES <= PIECE_BYTES && stored[MAP] & 1 && !(stored[MAP] & 2));
     uint8_t *again = malloc((size_t)n);
     memcpy(again, stored, (size_t)n);
-    memset(stored, 0x5a, CODEC_PIECE);
+    memset(stored, 0x5a, PIECE_BYTES);
     assert_int_equal(codec_compress(codec, in, SIZE, stored), n);
     assert_memory_equal(again, stored, (size_t)n); // to the last byte of its padding
     assert_int_equal(codec_decompress(codec, stored, n, out, SIZE), 0);
-    assert_int_equal(codec_decompress(codec, stored, n + CODEC_BLOCK, out, SIZE), -1);
+    assert_int_equal(codec_decompress(codec, stored, n + BLOCK_BYTES, out, SIZE), -1);
     stored[MAP] ^= 1; // a bit behind the end of the map for the first one
     stored[MAP + N_UNITS / 8] ^= 0x80;
     assert_int_equal(codec_decompress(codec, stored, n, out, SIZE), -1);
@@ -212,7 +212,7 @@ static void test_file(void **state)
             const struct codec_piece *p = pack_codec_layer(&z, l);
             assert_non_null(p);
             for (int64_t j = 0; j < model_pieces(l); j++) {
-                int64_t n = min_i64(PACK_PIECE, l->n_bytes - j * PACK_PIECE);
+                int64_t n = min_i64(PIECE_BYTES, l->n_bytes - j * PIECE_BYTES);
                 const uint8_t *from = bytes + p[j].offset;
                 if (p[j].stored_bytes < n) {
                     assert_int_equal(codec_decompress(codec, from, p[j].stored_bytes, out, n), 0);
@@ -257,7 +257,7 @@ static void test_file_damage(void **state)
         assert_int_equal(open_changed(bytes, n), ERR_CORRUPT);
         bytes[at] ^= 1;
     }
-    for (int64_t at = 0; at < PACK_ALIGN; at += at < 64 ? 1 : 97) {
+    for (int64_t at = 0; at < BLOCK_BYTES; at += at < 64 ? 1 : 97) {
         bytes[at] ^= 4;
         assert_int_equal(open_changed(bytes, n), ERR_CORRUPT);
         bytes[at] ^= 4;

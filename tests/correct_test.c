@@ -25,17 +25,17 @@ static void lanes_that_say_little_stay(void **state)
 {
     (void)state;
     struct lane_seconds told[2], was[2];
-    double slower[N_PLAN_LANES] = {1, 1, 1, 1, 1, 1};
+    double slower[N_WORK_LANES] = {1, 1, 1, 1, 1, 1};
     lanes(told, 20, 0.1, 90);
     lanes(was, 80, 25, 99);
     correct_lanes(told, was, slower);
-    assert_true(slower[PLAN_NVME_READ] > 3.99 && slower[PLAN_NVME_READ] < 4.01);
-    assert_true(slower[PLAN_NVME_WRITE] == 1); // 250 times as long, but 25 s of 100
-    assert_true(slower[PLAN_CPU] > 1.09 && slower[PLAN_CPU] < 1.11);
-    assert_true(slower[PLAN_GPU] == 1);
-    double before[N_PLAN_LANES] = {3, 3, 3, 3, 3, 3};
+    assert_true(slower[LANE_NVME_READ] > 3.99 && slower[LANE_NVME_READ] < 4.01);
+    assert_true(slower[LANE_NVME_WRITE] == 1); // 250 times as long, but 25 s of 100
+    assert_true(slower[LANE_CPU] > 1.09 && slower[LANE_CPU] < 1.11);
+    assert_true(slower[LANE_GPU] == 1);
+    double before[N_WORK_LANES] = {3, 3, 3, 3, 3, 3};
     correct_lanes(NONE, was, before); // nothing was foreseen
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    for (int i = 0; i < N_WORK_LANES; i++)
         assert_true(before[i] == 3);
 }
 
@@ -44,7 +44,7 @@ static void rates_follow_their_lanes(void **state)
     (void)state;
     struct machine m;
     struct plan_costs costs = {.attend_rate = 8, .codec_rate = 8};
-    const double slower[N_PLAN_LANES] = {2, 4, 8, 16, 32, 0.5};
+    const double slower[N_WORK_LANES] = {2, 4, 8, 16, 32, 0.5};
     for (int i = 0; i < N_MACHINE_RATES; i++)
         m.rates[i] = (struct rate){.value = 64};
     for (int state_ = 0; state_ < N_WEIGHT_STATES; state_++)

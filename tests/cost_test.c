@@ -47,7 +47,7 @@ static void test_device_memory_helps(void **state)
             before_s = s;
         }
         assert_true(p.resident == 20 && p.kv_near == 16 * p.batches && p.hidden_near == p.batches);
-        assert_true(about(t.bytes[PLAN_H2D], all, 1e-3)); // the first pass
+        assert_true(about(t.bytes[LANE_H2D], all, 1e-3)); // the first pass
         assert_true(t.d2h_s == 0 && t.write_s == 0 && strcmp(t.bound, "gpu") == 0);
     }
     for (int64_t device = 64; device <= 1024; device *= 4) {
@@ -58,7 +58,7 @@ static void test_device_memory_helps(void **state)
             before_s = s;
         }
         double rows = 5632.0 * (double)(work.prompt_tokens + work.output_tokens); // gathered
-        assert_true(t.bytes[PLAN_NVME_READ] <
+        assert_true(t.bytes[LANE_NVME_READ] <
                     1.2 * all + rows); // RAM holds what the device does not
     }
 }
@@ -87,11 +87,11 @@ static void test_device_lanes(void **state)
         all += n_bytes;
     }
     price(&p, &t);
-    double loads = t.bytes[PLAN_NVME_READ] - t.passes * nvme;
+    double loads = t.bytes[LANE_NVME_READ] - t.passes * nvme;
     assert_true(loads > all - nvme && loads < all - nvme + 1e9); // and gathered rows, look-ahead
-    assert_true(about(t.read_s * 2e9 * t.passes, t.bytes[PLAN_NVME_READ], 0.01));
-    assert_true(about(t.h2d_s * 1e10 * t.passes, t.bytes[PLAN_H2D], 0.01));
-    assert_true(about(t.bytes[PLAN_H2D], t.passes * link + all - link, 0.01));
+    assert_true(about(t.read_s * 2e9 * t.passes, t.bytes[LANE_NVME_READ], 0.01));
+    assert_true(about(t.h2d_s * 1e10 * t.passes, t.bytes[LANE_H2D], 0.01));
+    assert_true(about(t.bytes[LANE_H2D], t.passes * link + all - link, 0.01));
     assert_true(t.d2h_s == 0 && t.write_s == 0 && t.gpu_s > 0 && t.compute_s > 0);
     assert_string_equal(t.bound, "nvme-read");
     assert_true(t.pass_s > t.read_s);
@@ -99,7 +99,7 @@ static void test_device_lanes(void **state)
     p.kv_ram = PLAN_ALL;
     p = derived(p);
     price(&p, &moved);
-    double kv = moved.bytes[PLAN_H2D] - t.bytes[PLAN_H2D];
+    double kv = moved.bytes[LANE_H2D] - t.bytes[LANE_H2D];
     /* Full pages of rows that hold 250 slots in the mean of their lives, 10,000 tokens. */
     assert_true(about(kv, 10000.0 * (250 / 32.0 - 0.5) * 32768 * 16, 0.05));
     assert_true(about(moved.read_s, t.read_s, 1e-9) && moved.write_s == 0 && moved.d2h_s > 0);
@@ -107,9 +107,9 @@ static void test_device_lanes(void **state)
     p.kv_near = 16;
     p = derived(p);
     price(&p, &less);
-    assert_true(about(less.bytes[PLAN_H2D] - t.bytes[PLAN_H2D], 0.75 * kv, 0.1));
-    assert_true(about(less.bytes[PLAN_NVME_READ] - t.bytes[PLAN_NVME_READ], 0.75 * kv, 0.1));
-    assert_true(about(less.bytes[PLAN_NVME_WRITE], less.bytes[PLAN_D2H], 1e-9));
+    assert_true(about(less.bytes[LANE_H2D] - t.bytes[LANE_H2D], 0.75 * kv, 0.1));
+    assert_true(about(less.bytes[LANE_NVME_READ] - t.bytes[LANE_NVME_READ], 0.75 * kv, 0.1));
+    assert_true(about(less.bytes[LANE_NVME_WRITE], less.bytes[LANE_D2H], 1e-9));
     assert_true(about(less.d2h_s, 0.75 * moved.d2h_s, 0.1));
 }
 
@@ -146,10 +146,10 @@ static void test_made_weights_are_not_read(void **state)
         price(&p, &read);
         weights.made_here = 1;
         price(&p, &made);
-        double less = read.bytes[PLAN_NVME_READ] - made.bytes[PLAN_NVME_READ];
+        double less = read.bytes[LANE_NVME_READ] - made.bytes[LANE_NVME_READ];
         assert_true(n_bytes > 0 && about(less, n_bytes, 1e-9));
         assert_true(about(read.first_s - made.first_s, n_bytes / 2e9, 0.1));
-        assert_true(read.bytes[PLAN_H2D] == made.bytes[PLAN_H2D]);
+        assert_true(read.bytes[LANE_H2D] == made.bytes[LANE_H2D]);
     }
 }
 
@@ -178,7 +178,7 @@ static void test_attention_beside_a_device(void **state)
     price(&p, &on);
     price(&apart, &beside);
     double slot = (double)costs.kv_page_bytes / 32 * 16;
-    assert_true(beside.bytes[PLAN_H2D] < on.bytes[PLAN_H2D] && beside.bytes[PLAN_D2H] == 0);
+    assert_true(beside.bytes[LANE_H2D] < on.bytes[LANE_H2D] && beside.bytes[LANE_D2H] == 0);
     assert_true((beside.compute_s - on.compute_s) * on.passes > 10000 * 250 * slot / 2e10);
     assert_true(beside.gpu_s > 0);
     struct plan_bytes b, c;
@@ -204,7 +204,7 @@ static void test_attention_on_a_device_has_rates_of_its_own(void **state)
                                                 .ahead_weights = 2});
     struct machine m = MACHINE;
     struct plan_time without, same, reads, pairs;
-    double n_pairs = 0, slot_bytes = (double)costs.kv_page_bytes / PLAN_PAGE_SLOTS * 16;
+    double n_pairs = 0, slot_bytes = (double)costs.kv_page_bytes / PAGE_SLOTS * 16;
     for (int i = 0; i < 100; i++)
         n_pairs += lengths[i].prompt * (lengths[i].prompt + 1) / 2.0;
     price_on(&m, &p, &without);
@@ -515,7 +515,7 @@ static void test_pages_apart_cost_their_start(void **state)
     struct plan_time t = time_on(&m, &p);
     m.gather_s.value += 1e-5;
     struct plan_time slow = time_on(&m, &p);
-    double pages = t.bytes[PLAN_NVME_READ] / (double)costs.kv_page_bytes; // but for the first pass
+    double pages = t.bytes[LANE_NVME_READ] / (double)costs.kv_page_bytes; // but for the first pass
     double starts = (slow.read_s - t.read_s) * t.passes / 1e-5;
     double rows = 16.0 * (double)(work.output_tokens - work.n_rows); // a layer and pass each
     assert_true(t.read_s > 0 && starts > 0.2 * rows && starts < 0.7 * pages);

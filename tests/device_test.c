@@ -12,7 +12,7 @@
 
 #define N_SEEDS    (real_device() ? 1 : 8)
 #define PIECES     6
-#define BLOCK      (MOVER_PIECE + 4096) // a transfer of two pieces
+#define BLOCK      (PIECE_BYTES + 4096) // a transfer of two pieces
 #define FILE_BYTES (PIECES * BLOCK)
 
 static int setup(void **state)
@@ -202,16 +202,16 @@ static void carry_blocks(struct rig *r)
     enum { LEGS = 5 };
     static struct segment segments[PIECES][LEGS];
     static struct ticket t[PIECES][LEGS];
-    static uint32_t crc[PIECES][BLOCK / MOVER_PIECE + 1], back[PIECES][BLOCK / MOVER_PIECE + 1];
+    static uint32_t crc[PIECES][BLOCK / PIECE_BYTES + 1], back[PIECES][BLOCK / PIECE_BYTES + 1];
     static const struct {
         int place, write, half, on_device; // half of the memory that the leg touches
     } legs[LEGS] = {{0, 0, 0, 0}, {1, 0, 0, 1}, {2, 1, 0, 1}, {2, 0, 1, 1}, {1, 1, 1, 1}};
     memset(t, 0, sizeof t);
     memset(back, 0, sizeof back);
     for (int i = 0; i < PIECES; i++)
-        for (int64_t at = 0; at < BLOCK; at += MOVER_PIECE)
-            crc[i][at / MOVER_PIECE] =
-                crc32c(0, r->model + i * (int64_t)BLOCK + at, min_i64(MOVER_PIECE, BLOCK - at));
+        for (int64_t at = 0; at < BLOCK; at += PIECE_BYTES)
+            crc[i][at / PIECE_BYTES] =
+                crc32c(0, r->model + i * (int64_t)BLOCK + at, min_i64(PIECE_BYTES, BLOCK - at));
     for (int i = 0; i < PIECES; i++)
         for (int k = 0; k < LEGS; k++) {
             int64_t at = (int64_t)i * BLOCK, half = legs[k].half * (int64_t)FILE_BYTES;
@@ -325,8 +325,8 @@ static void test_a_lost_device_is_told(void **state)
     for (int n = 1; n <= 5; n++) {
         struct rig r;
         rig_open(&r, test_device_open((uint64_t)n, 50), RING_THREADS, FILE_BYTES);
-        uint32_t crc[2] = {crc32c(0, r.model, MOVER_PIECE),
-                           crc32c(0, r.model + MOVER_PIECE, BLOCK - MOVER_PIECE)};
+        uint32_t crc[2] = {crc32c(0, r.model, PIECE_BYTES),
+                           crc32c(0, r.model + PIECE_BYTES, BLOCK - PIECE_BYTES)};
         struct segment s = {.n_bytes = BLOCK, .buf = r.memory.base, .crc = crc};
         struct ticket t = {.on_device = 1, .segments = &s, .n_segments = 1};
         sim_device_lose(r.device, n); // copies and notifications of two pieces

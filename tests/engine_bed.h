@@ -258,7 +258,7 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
     char why[256];
     engine_weights_info(model, b->device, b->ops.compute, &b->weights);
     engine_costs(model, b->device, &b->ops, b->format, &b->work, &b->evict, &b->costs);
-    b->costs.bounce_bytes = 4 * MOVER_PIECE;
+    b->costs.bounce_bytes = 4 * PIECE_BYTES;
     plan_derive(plan, &b->weights, &b->work);
     if (plan_check(plan, &b->weights, &b->work, &model->shape, &b->evict, &b->costs, &none,
                    &b->layout, &b->bytes, why, sizeof why) != 0) {

@@ -40,8 +40,8 @@ struct image {
     uint16_t halves[POSITIONS * HEADS_DIM];
     float x[TOKENS * DIM], normed[TOKENS * DIM], q[TOKENS * HEADS_DIM], out[TOKENS * HEADS_DIM];
     float k[TOKENS * KV_DIM], v[TOKENS * KV_DIM], logits[POSITIONS * VOCAB];
-    float scores[2 * KV_PAGE_SLOTS * KV_HEADS], slot_score[ROWS * KV_HEADS * 2 * KV_PAGE_SLOTS];
-    int32_t slot_pos[ROWS * KV_HEADS * 2 * KV_PAGE_SLOTS];
+    float scores[2 * PAGE_SLOTS * KV_HEADS], slot_score[ROWS * KV_HEADS * 2 * PAGE_SLOTS];
+    int32_t slot_pos[ROWS * KV_HEADS * 2 * PAGE_SLOTS];
     float routed[TOKENS * USED * PANEL_ROWS];
     _Alignas(64) uint8_t route[3 * TOKENS * USED * 4 + 512];
     int64_t offsets[TOKENS];
@@ -183,10 +183,10 @@ static void attend(const struct ops *ops, struct image *m)
                          .rings = m->rings,
                          .tail_stride = 8192,
                          .ring_stride = KV_RING_PAGES * 8192,
-                         .slot_stride = KV_HEADS * 2 * KV_PAGE_SLOTS,
+                         .slot_stride = KV_HEADS * 2 * PAGE_SLOTS,
                          .page_ids_stride = 2,
                          .dirty_stride = 1,
-                         .slots_cap = 2 * KV_PAGE_SLOTS};
+                         .slots_cap = 2 * PAGE_SLOTS};
     ops_run_kv_store(ops, &(struct kv_store_args){.layout = work,
                                                   .pages = m->prompt_pages,
                                                   .k = m->k,

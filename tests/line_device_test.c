@@ -29,7 +29,7 @@ static struct plan random_plan(const struct model *model, uint64_t seed)
     p.ahead_weights = PICK(3) == 0 ? PICK(30) : PICK(5);
     p.ahead_state = PICK(3) == 0 ? 1000 : PICK(8); // as far as the order of bytes allows
     p.no_sharing = PICK(2);
-    p.tile_tokens = PLAN_PAGE_SLOTS * PICK(10); // 0: as on the CPU
+    p.tile_tokens = PAGE_SLOTS * PICK(10); // 0: as on the CPU
 #undef PICK
     return p;
 }

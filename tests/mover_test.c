@@ -5,7 +5,7 @@
 #include "tests/ring_util.h"
 
 #define N_SEEDS    12
-#define FILE_BYTES (24 * MOVER_PIECE + 4096)
+#define FILE_BYTES (24 * PIECE_BYTES + 4096)
 
 static struct trace trace;
 static uint8_t *model, *scratch; // bytes of data.bin; memory for transfers
@@ -66,13 +66,13 @@ static struct segment of_data(int64_t offset, int64_t n_bytes, void *buf)
     enum { SUMS = 4096 };
     static uint32_t sums[SUMS];
     static int used;
-    int n = (int)ceil_div(n_bytes, MOVER_PIECE);
+    int n = (int)ceil_div(n_bytes, PIECE_BYTES);
     used = used + n > SUMS ? 0 : used;
     struct segment s = {.offset = offset, .n_bytes = n_bytes, .buf = buf, .crc = sums + used};
     used += n;
-    for (int64_t at = 0; at < n_bytes && offset + n_bytes <= FILE_BYTES; at += MOVER_PIECE)
-        s.crc[at / MOVER_PIECE] =
-            crc32c(0, model + offset + at, min_i64(MOVER_PIECE, n_bytes - at));
+    for (int64_t at = 0; at < n_bytes && offset + n_bytes <= FILE_BYTES; at += PIECE_BYTES)
+        s.crc[at / PIECE_BYTES] =
+            crc32c(0, model + offset + at, min_i64(PIECE_BYTES, n_bytes - at));
     return s;
 }
 
@@ -87,13 +87,13 @@ static int kinds_first(void)
 static int order_trial(struct mover *m, int seed)
 {
     enum { N = 12 };
-    struct segment gate_segment = of_data(0, 16 * MOVER_PIECE, scratch);
+    struct segment gate_segment = of_data(0, 16 * PIECE_BYTES, scratch);
     struct ticket gate = {.segments = &gate_segment, .n_segments = 1, .due = -1, .name = "gate"};
     static struct segment segments[N];
     static struct ticket t[N];
     mover_submit(m, &gate);
     for (int i = 0; i < N; i++) {
-        int64_t at = 16 * MOVER_PIECE + i * 4096;
+        int64_t at = 16 * PIECE_BYTES + i * 4096;
         segments[i] = of_data(at, 4096, scratch + at);
         t[i] = (struct ticket){.segments = &segments[i],
                                .n_segments = 1,
@@ -109,7 +109,7 @@ static int order_trial(struct mover *m, int seed)
         for (int k = 0; k < N; k++)
             if (t[i].due < t[k].due || (t[i].due == t[k].due && i < k))
                 assert_true(t[i].start_ns <= t[k].start_ns);
-    assert_memory_equal(scratch, model, 16 * MOVER_PIECE + N * 4096);
+    assert_memory_equal(scratch, model, 16 * PIECE_BYTES + N * 4096);
     return in_time;
 }
 
@@ -130,7 +130,7 @@ static void test_earliest_due_first(void **state)
 static void test_after(void **state)
 {
     (void)state;
-    enum { BYTES = 3 * MOVER_PIECE, ROUNDS = 6 };
+    enum { BYTES = 3 * PIECE_BYTES, ROUNDS = 6 };
     for (int seed = 1; seed <= N_SEEDS; seed++) {
         char fault[96];
         int fd;
@@ -139,7 +139,7 @@ static void test_after(void **state)
         enum ring_kind kind = KINDS[have_uring ? seed & 1 : 1];
         struct mover *m = mover_make(kind, 8, fault, &fd);
         uint8_t *from = scratch, *to = scratch + BYTES;
-        uint32_t crc[BYTES / MOVER_PIECE];
+        uint32_t crc[BYTES / PIECE_BYTES];
         struct segment out = {.offset = 4096, .n_bytes = BYTES, .buf = from, .crc = crc};
         struct segment in = {.offset = 4096, .n_bytes = BYTES, .buf = to, .crc = crc};
         struct ticket w = {.place = 1, .write = 1, .segments = &out, .n_segments = 1, .due = 50};
@@ -185,8 +185,8 @@ static void test_errors_land_in_the_ticket(void **state)
     for (int k = kinds_first(); k < 2; k++) {
         int fd;
         struct mover *m = mover_make(KINDS[k], 4, "read.eio=1/1", &fd);
-        struct segment s[2] = {of_data(0, 3 * MOVER_PIECE, scratch),
-                               {.n_bytes = 4096, .buf = scratch + 4 * MOVER_PIECE}};
+        struct segment s[2] = {of_data(0, 3 * PIECE_BYTES, scratch),
+                               {.n_bytes = 4096, .buf = scratch + 4 * PIECE_BYTES}};
         struct ticket r = {.segments = &s[0], .n_segments = 1, .name = "weights"};
         struct ticket w = {
             .place = 1, .write = 1, .segments = &s[1], .n_segments = 1, .name = "kv"};
@@ -214,7 +214,7 @@ static void test_wrong_checksum(void **state)
     for (int k = kinds_first(); k < 2; k++) {
         int fd;
         struct mover *m = mover_make(KINDS[k], 2, NULL, &fd);
-        struct segment s = of_data(MOVER_PIECE, 4 * MOVER_PIECE, scratch);
+        struct segment s = of_data(PIECE_BYTES, 4 * PIECE_BYTES, scratch);
         struct ticket t = {
             .segments = &s, .n_segments = 1, .name = "weights", .layer = 7, .batch = -1};
         for (int round = 0; round < 20; round++) { // every read is checked, not the first alone
@@ -253,10 +253,10 @@ static void test_lies_are_seen(void **state)
         struct mover *m = mover_make(KINDS[have_uring ? seed & 1 : 1], 4, fault, &fd);
         static struct segment s[N + PAGES];
         for (int i = 0; i < N; i++)
-            s[i] = of_data(2 * i * (int64_t)MOVER_PIECE, 2 * MOVER_PIECE, scratch);
+            s[i] = of_data(2 * i * (int64_t)PIECE_BYTES, 2 * PIECE_BYTES, scratch);
         for (int i = N; i < N + PAGES; i++) {
-            int64_t at = (5 * MOVER_PIECE) + (i - N) * PAGE;
-            s[i] = of_data(at, PAGE, scratch + 2 * MOVER_PIECE + (i - N) * PAGE);
+            int64_t at = (5 * PIECE_BYTES) + (i - N) * PAGE;
+            s[i] = of_data(at, PAGE, scratch + 2 * PIECE_BYTES + (i - N) * PAGE);
             if (seed % 3 == 0) { // checked in part
                 s[i].crc_from = 100;
                 s[i].crc_bytes = 700;
@@ -266,7 +266,7 @@ static void test_lies_are_seen(void **state)
         for (int i = 0; i <= N; i++) {
             int n = i < N ? 1 : PAGES;
             struct ticket t = {.segments = &s[i], .n_segments = n, .name = "weights"};
-            memset(scratch, 0x77, 4 * MOVER_PIECE);
+            memset(scratch, 0x77, 4 * PIECE_BYTES);
             mover_submit(m, &t);
             enum err err = mover_wait(m, &t);
             assert_true(err == OK || err == ERR_CORRUPT);
@@ -471,7 +471,7 @@ static void test_close_under_load(void **state)
         int fd;
         struct mover *m = mover_make(KINDS[k], 2, "delay=1/2", &fd);
         for (int i = 0; i < 24; i++) {
-            s[i] = of_data(i * (int64_t)MOVER_PIECE, MOVER_PIECE, scratch + i * MOVER_PIECE);
+            s[i] = of_data(i * (int64_t)PIECE_BYTES, PIECE_BYTES, scratch + i * PIECE_BYTES);
             t[i] = (struct ticket){.segments = &s[i], .n_segments = 1, .due = i};
             mover_submit(m, &t[i]);
         }

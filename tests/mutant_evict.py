@@ -70,8 +70,8 @@ fault("heads that are sure of all they have share", ROW_H, "row->prompt > row->b
       "row->prompt > row->budget;", "evict_test")
 fault("what is protected is not sure", "policy/evict.h", "sure = share > kept ? share : kept;", "sure = share + 0 * kept;", "evict_test")
 fault("rows have room for the budget alone", "policy/evict.h", "        slots = evict_row_slots(row);\n", "        slots = row->budget;\n", "evict_test")
-fault("a row of heads that share is admitted by its budget", "policy/admit.h", "(int)min64(n_cap, evict_row_slots(row));",
-      "(int)min64(n_cap, row->budget);", "simulate_test")
+fault("a row of heads that share is admitted by its budget", "policy/admit.h", "(int)min_i64(n_cap, evict_row_slots(row));",
+      "(int)min_i64(n_cap, row->budget);", "simulate_test")
 fault("played rows of heads that share hold their budget", "policy/simulate.c", "evict_row_slots(&limits),", "limits.budget,",
       "simulate_test")
 fault("of equal ranks of two heads the higher one goes", SLOTS_C, "for (int h = a->from.n_kv_heads - 1; h >= 0; h--) {\n        const int one",
@@ -221,8 +221,8 @@ fault("a prompt's keys are kept rotated", "kernels/cpu/slots.c", "const int half
       "const int half = 0;", RANK)
 fault("a prompt's traits are those of rotated keys", "kernels/cpu/slots.c",
       "    position_get(a, head, pos, s->k, s->v);\n    return score_trait",
-      "    kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,\n"
-      "           pos % KV_PAGE_SLOTS, head, s->k, s->v);\n    return score_trait", RANK)
+      "    kv_get(&a->from, (const uint8_t *)a->pages + pos / PAGE_SLOTS * a->from.page_bytes,\n"
+      "           pos % PAGE_SLOTS, head, s->k, s->v);\n    return score_trait", RANK)
 fault("a prompt's whole pages are copied as they are", "kernels/cpu/slots.c",
       "return a->from.format == a->kv.layout.format && !a->rope.cos;", "return a->from.format == a->kv.layout.format;", RANK)
 fault("scaled angles are turned back unscaled", "kernels/cpu/slots.c", "const float scale = half > 0 ? a->rope.scale : 1,",
@@ -241,7 +241,7 @@ fault("positions are no part of the answer", "engine/app/run_setup.c",
       'e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\\n" : "");', '"");', ROLLING)
 fault("learned positions roll", "engine/app/run_setup.c", "if (s->position != POSITION_ROPE)\n        return fail",
       "if (s->position != POSITION_ROPE && s->dim < 0)\n        return fail", ROLLING)
-fault("tables of angles end with the prompt", "policy/layout.c", "max64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
+fault("tables of angles end with the prompt", "policy/layout.c", "max_i64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
 fault("attention by rank costs nothing", "policy/attention.c", "return 2.0 * 4 * s->n_kv_heads * s->head_dim;", "return 0;", "cost_test")
 fault("attend.cu: a key turns by its slot", ATTEND_CU, "s.rank = t.kv.slot_rank[", "s.rank = 0 * t.kv.slot_rank[", SIMT_ATTEND)
 fault("attend_join.cu: a victim leaves a gap", JOIN_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)

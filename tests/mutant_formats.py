@@ -158,7 +158,7 @@ fault("slots of a layer are those of one without a window", "engine/line/batch.c
 fault("experts that nobody wants are brought, too", "engine/line/stage.c",
       "tokens > 0 && tokens <= most", "0 && tokens <= most", "placement_test.py --only=experts")
 fault("an expert's last piece stays away", "engine/line/home_experts.c",
-      "e < route->n_experts && e * each < end", "e < route->n_experts && e * each + MOVER_PIECE < end",
+      "e < route->n_experts && e * each < end", "e < route->n_experts && e * each + PIECE_BYTES < end",
       "placement_test.py --only=experts")
 fault("what came for an earlier layer counts for the next", "engine/line/home_experts.c",
       "memset(w->pieces, 0, (size_t)ceil_div(model_pieces(l), 64) * 8);", "(void)memset;",

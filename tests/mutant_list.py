@@ -39,10 +39,10 @@ fault("compute does not wait for its KV", "engine/line/home_kv.c",
 fault("compute does not wait for its weights", "engine/line/home_weights.c",
       "        TRY(frames_wait(h->mover, h->trace, &w->ticket, step));\n", "", DISORDER, BYTES)
 fault("a page's dirty bit is dropped", "engine/line/batch.c",
-      "for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)\n            if (dirty",
-      "for (int i = 0; i + 1 < slots / KV_PAGE_SLOTS; i++)\n            if (dirty", BYTES)
+      "for (int i = 0; i < slots / PAGE_SLOTS; i++)\n            if (dirty",
+      "for (int i = 0; i + 1 < slots / PAGE_SLOTS; i++)\n            if (dirty", BYTES)
 fault("a page that fills up is not moved to its frame", "engine/line/layer_decode.c",
-      "n_slots % KV_PAGE_SLOTS && before != tail)", "0 && before != tail)", BYTES)
+      "n_slots % PAGE_SLOTS && before != tail)", "0 && before != tail)", BYTES)
 fault("a tail page is moved 64 bytes short", "engine/line/layer_decode.c",
       "                 w->rows.layout.page_bytes);\n", "                 w->rows.layout.page_bytes - 64);\n", BYTES)
 fault("the tail of another layer", "engine/line/home_kv.c",
@@ -61,8 +61,8 @@ fault("hidden states of the batch before", "engine/line/home_hidden.c",
 fault("a weight frame is given back too early", "engine/line/stage.c",
       "if (s.batch == e->order.batches - 1 && whole)", "if (s.batch == 0 && whole)", BYTES, DISORDER)
 fault("look-ahead beyond what the order allows", "policy/plan.c",
-      "return max64(0, order_pass_steps(order) - 1 - plan->window - apart);",
-      "return max64(0, order_pass_steps(order) + 2 + apart);", "plan_test",
+      "return max_i64(0, order_pass_steps(order) - 1 - plan->window - apart);",
+      "return max_i64(0, order_pass_steps(order) + 2 + apart);", "plan_test",
       DISORDER)
 fault("the order of layers: slices before the last decoder layer", "policy/order.c",
       "int64_t decoder_last = decoder_first + layer_steps * order->decoder;",
@@ -73,10 +73,10 @@ fault("a two-part layer starts its batches out of turn", "policy/order.c",
 # ---- stored bytes: checksums, errors
 
 fault("the checksum of a read is not compared", "offload/mover.c",
-      "return !s->crc || unit_crc(p, i) == s->crc[p->from / MOVER_PIECE];", "return 1;", "mover_test")
+      "return !s->crc || unit_crc(p, i) == s->crc[p->from / PIECE_BYTES];", "return 1;", "mover_test")
 fault("only the first piece of a segment is checked", "offload/mover.c",
-      "return !s->crc || unit_crc(p, i) == s->crc[p->from / MOVER_PIECE];",
-      "return p->from > 0 || unit_crc(p, i) == s->crc[p->from / MOVER_PIECE];", "mover_test")
+      "return !s->crc || unit_crc(p, i) == s->crc[p->from / PIECE_BYTES];",
+      "return p->from > 0 || unit_crc(p, i) == s->crc[p->from / PIECE_BYTES];", "mover_test")
 fault("what is right at the second read stays wrong", "offload/mover.c",
       "            p->ticket->segments[i].err = OK;\n        atomic_fetch_add(&m->repaired, 1);",
       "            p->ticket->segments[i].err = ERR_CORRUPT;\n        atomic_fetch_add(&m->repaired, 1);", "mover_test")
@@ -247,7 +247,7 @@ PROMPT_BF16 = "kernels/cpu/attend_prompt_bf16.inc"
 GEMMA2 = "family_golden.py --only gemma2"
 
 fault("slots are not capped", FORCED_SPLIT,
-      "        row_cap(x + r * u->x_stride, n_pages * KV_PAGE_SLOTS, u->args->cap);", "        (void)r;", "attend_test")
+      "        row_cap(x + r * u->x_stride, n_pages * PAGE_SLOTS, u->args->cap);", "        (void)r;", "attend_test")
 fault("the own token is not capped", FORCED_SPLIT,
       "u->own[r] = math_softcap(v16_sum(sum) * a->scale, a->cap);", "u->own[r] = v16_sum(sum) * a->scale;", "attend_test")
 fault("a prompt's keys are not capped", PROMPT_INC, "        row_cap(x + r * n, n, a->cap);\n", "", "prompt_test")
@@ -263,13 +263,13 @@ fault("a prompt is capped after its mask", PROMPT_INC,
 """, "prompt_test")
 fault("slots are capped after their mask", FORCED_SPLIT,
       """    for (int r = 0; r < rows; r++)
-        row_cap(x + r * u->x_stride, n_pages * KV_PAGE_SLOTS, u->args->cap);
+        row_cap(x + r * u->x_stride, n_pages * PAGE_SLOTS, u->args->cap);
     for (int h = 0; h < u->n_heads; h++)
         split_mask(u, &s, h, x + h * group * u->x_stride);
 """, """    for (int h = 0; h < u->n_heads; h++)
         split_mask(u, &s, h, x + h * group * u->x_stride);
     for (int r = 0; r < rows; r++)
-        row_cap(x + r * u->x_stride, n_pages * KV_PAGE_SLOTS, u->args->cap);
+        row_cap(x + r * u->x_stride, n_pages * PAGE_SLOTS, u->args->cap);
 """, "attend_test")
 fault("slots know no sink", FORCED_SPLIT,
       "float inverse = 1.0f / (sum + own + sink);", "float inverse = 1.0f / (sum + own + 0 * sink);", "attend_test")
@@ -315,16 +315,16 @@ fault("the own token's weight is added first", "kernels/cpu/attend_forced_split.
 fault("splits are joined without their weights", "kernels/cpu/attend_forced_split.inc",
       "weight[s] = math_exp(split_max[s] - max);", "weight[s] = 1.0f;", "attend_test")
 fault("slots behind the last one count", "kernels/cpu/attend_forced_split.inc",
-      "row_fill(x + r * u->x_stride, s->n, round_up(s->n, KV_PAGE_SLOTS), -INFINITY);",
-      "row_fill(x + r * u->x_stride, s->n, round_up(s->n, KV_PAGE_SLOTS), 0.0f);", "attend_test")
+      "row_fill(x + r * u->x_stride, s->n, round_up(s->n, PAGE_SLOTS), -INFINITY);",
+      "row_fill(x + r * u->x_stride, s->n, round_up(s->n, PAGE_SLOTS), 0.0f);", "attend_test")
 fault("the padding of a token's own key is what scratch held", FORCED_SPLIT + ":round_to_kv",
       "    for (int d = l->head_dim; d < l->dim_pad; d++)\n        to[d] = 0.0f;\n", "", "attend_test")
 fault("the padding of a query is what scratch held", FORCED_SPLIT + ":forced_begin",
       "        for (int d = l->head_dim; d < l->dim_pad; d++)\n            to[d] = 0.0f;\n", "", "attend_test")
 fault("weights of empty slots of a last page are scaled", FORCED_SPLIT + ":scale_weights",
-      "        row_fill(to, n, KV_PAGE_SLOTS, 0.0f);\n", "", "attend_test")
+      "        row_fill(to, n, PAGE_SLOTS, 0.0f);\n", "", "attend_test")
 fault("minima of empty slots of a last page are added", FORCED_SPLIT + ":scale_weights",
-      "        row_fill(offset, n, KV_PAGE_SLOTS, 0.0f);\n", "", "attend_test")
+      "        row_fill(offset, n, PAGE_SLOTS, 0.0f);\n", "", "attend_test")
 fault("keys are gathered from the first slot of a page", "kernels/cpu/kv_store.inc", "half * 16 - first", "half * 16", "ops_test")
 fault("q4's second code is the first", "kernels/kv.c",
       "(int)(slow % per_word) * bits,", "(int)(slow % per_word / 2 * 2) * bits,", "kv_test")
@@ -542,10 +542,10 @@ fault("a KV frame is not laid out", "policy/layout.c",
       "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);",
       "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames - 1, pages * page);", "engine_test")
 fault("parts of the layout overlap", "policy/layout.c",
-      "*end = at + align64(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;",
-      "*end = at + align64(n_bytes - 64, ARRAY_ALIGN) + LAYOUT_GAP;", "engine_test")
+      "*end = at + round_up(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;",
+      "*end = at + round_up(n_bytes - 64, ARRAY_ALIGN) + LAYOUT_GAP;", "engine_test")
 fault("scores of prompts have no place", "policy/layout.c",
-      "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PLAN_PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
+      "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
 
 # ---- attention on CUDA, under the SIMT shim
 
@@ -697,7 +697,7 @@ fault("attend.cu: words of V that were not copied are read", ATTEND_CU,
       "column_numbers<FORMAT>(stage, VALUE_DIMS, slot, d, bits, v);", "column_numbers<FORMAT>(stage, VALUE_DIMS, slot, d, 15, v);",
       SIMT_ATTEND)
 fault("attend.cu: slots that nobody wrote are copied", ATTEND_CU,
-      "first < s->n && s->live[page] >> slot & ((1 << C::PER) - 1))", "page * KV_PAGE_SLOTS < s->n)", SIMT_ATTEND)
+      "first < s->n && s->live[page] >> slot & ((1 << C::PER) - 1))", "page * PAGE_SLOTS < s->n)", SIMT_ATTEND)
 fault("attend.cu: a chunk of V is read before all threads have copied", ATTEND_CU,
       "            __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more\n", "", SIMT_ATTEND)
 fault("attend.cu: a chunk of V is read while it is on its way", ATTEND_CU,

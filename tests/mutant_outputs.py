@@ -18,13 +18,13 @@ fault("OUT's companions are not looked at", "engine/app/outputs.c", "i < N_JOB_C
 fault("somebody's OUT.partial is dropped", "engine/job/job_files.c", "(s.st_size > 0 || i < 0)", "(i < 0)", f"{OUTPUTS} each_other")
 fault("a refused job leaves its files", "engine/job/job.c", "        job->refused = job->fresh;\n", "        ;\n", f"{OUTPUTS} no_job")
 fault("a refused job leaves its rows of stdin", "engine/app/commands.c", "    if (c->made_input &&", "    if (0 &&", f"{OUTPUTS} no_job")
-fault("a new file follows a link", "kernels/whole.h", "(WHOLE_OPEN | O_CREAT | O_EXCL)", "(O_CLOEXEC | O_CREAT)", "whole_test", f"{OUTPUTS} links")
-fault("a file that appears is replaced", "kernels/whole.c", "RENAME_NOREPLACE) == 0", "0) == 0", "whole_test")
-fault("a file that took another's place is replaced", "kernels/whole.c", "int same = now.regular && now.ino == was->ino && now.dev == was->dev,",
+fault("a new file follows a link", "kernels/base/whole.h", "(WHOLE_OPEN | O_CREAT | O_EXCL)", "(O_CLOEXEC | O_CREAT)", "whole_test", f"{OUTPUTS} links")
+fault("a file that appears is replaced", "kernels/base/whole.c", "RENAME_NOREPLACE) == 0", "0) == 0", "whole_test")
+fault("a file that took another's place is replaced", "kernels/base/whole.c", "int same = now.regular && now.ino == was->ino && now.dev == was->dev,",
       "int same = now.regular,", "whole_test")
 fault("OUT takes the place of a file", "engine/job/job_out.c", "            was.there = 0;\n", "            ;\n", f"{OUTPUTS} taken")
 fault("a full disk is no error of a side file", "engine/app/commands.c", "    TRY(sides);\n", "", f"{OUTPUTS} full")
-fault("a store of figures is followed to where a link leads", "kernels/whole.h", "(O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)",
+fault("a store of figures is followed to where a link leads", "kernels/base/whole.h", "(O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)",
       "(O_CLOEXEC | O_NONBLOCK)", f"{OUTPUTS} frontier")
 fault("gnuplot that is missing takes the old plot with it", "engine/app/plot.c", "    TRY(whole_open(&p->drawing, path));\n",
       "    TRY(whole_open(&p->drawing, path));\n    unlink(path);\n", f"{OUTPUTS} full")

@@ -75,7 +75,7 @@ fault("a pass like another is scaled, not moved", "policy/pass.c",
       "return max_d(quick, kept->wall_s + quick - kept->quick_s);",
       "return quick * kept->wall_s / kept->quick_s;", "cost_test")
 fault("few pieces in flight get what many get", "policy/servers.c",
-      "machine_read_rate(m, i) / most", "machine_read_rate(m, MACHINE_DEPTH) / most", "cost_test")
+      "machine_read_rate(m, i) / most", "machine_read_rate(m, IO_DEPTH) / most", "cost_test")
 fault("a transfer is told with its last byte", "policy/servers.c",
       "*item.ready = s->disk.free + s->ticket_s;", "*item.ready = s->disk.free;", "cost_test")
 fault("the disk gives as much beside ops", "policy/servers.c", "one ? 1 : s->beside", "1", "cost_test")
@@ -85,7 +85,7 @@ fault("what the only batch has sampled stands ready", "policy/pass.c",
       "    if (l->forced_tokens > 0)\n        s += max_d(ticket_s", "    if (l->forced_tokens < 0)\n        s += max_d(ticket_s",
       "cost_test")
 fault("pages that stand apart travel together", "policy/pass.c",
-      "return max_d(pieces - ceil(n_bytes / SERVERS_PIECE), 0) * max_d(start_s, 0);", "return 0 * (pieces - ceil(n_bytes / SERVERS_PIECE)) * start_s;", "cost_test")
+      "return max_d(pieces - ceil(n_bytes / PIECE_BYTES), 0) * max_d(start_s, 0);", "return 0 * (pieces - ceil(n_bytes / PIECE_BYTES)) * start_s;", "cost_test")
 fault("a disturbed disk gives more to few than to many", "policy/machine.c",
       "return min_d(given, most);", "return given;", "rates_test")
 fault("a slot costs what it costs a row alone", "policy/machine.c",
@@ -136,7 +136,7 @@ fault("tiles cost what is stored", "policy/pass.c",
       "+ layers[1] * kv->layer[1];", "+ layers[1] * kv->layer[0];", "rates_test")
 
 fault("the summary's lanes take each other's predicted bytes", "engine/app/report_lanes.c",
-      "[LANE_NVME_WRITE] = 1 + PLAN_NVME_WRITE,", "[LANE_NVME_WRITE] = 1 + PLAN_NVME_READ,", "report_test")
+      "[LANE_NVME_WRITE] = 1 + LANE_NVME_WRITE,", "[LANE_NVME_WRITE] = 1 + LANE_NVME_READ,", "report_test")
 fault("reads of NVMe are predicted the seconds of writes", "engine/app/report_lanes.c", "[LANE_NVME_READ] = t->read_s,",
       "[LANE_NVME_READ] = t->write_s,", "report_test")
 fault("writes of NVMe are predicted the seconds of reads", "engine/app/report_lanes.c", "[LANE_NVME_WRITE] = t->write_s,",
@@ -225,7 +225,7 @@ fault("the time that is left ignores what passes took", "policy/eta.c",
 fault("the time that is left forgets nothing", "policy/eta.c",
       "exp(-measured_s / max_d(recent_s, LEAST))", "exp(0 * recent_s / LEAST)", "eta_test")
 fault("prompts share nothing", "policy/simulate.c",
-      "    return (int)min64(all->most, min64(all->first, n_prompt - 1));", "    return 0;", "simulate_test")
+      "    return (int)min_i64(all->most, min_i64(all->first, n_prompt - 1));", "    return 0;", "simulate_test")
 fault("a fetch across the pass sees its own rows", "policy/moves.c",
       "    return sampled <= m - unretired(plan, m) ? SEES_KEPT : SEES_BEFORE;", "    return SEES_OWN;", "simulate_test")
 fault("nothing is fetched for a pass that does not come", "policy/moves.c",
@@ -253,7 +253,7 @@ fault("tiles are made where they stay", "policy/plan.c",
       "    return plan_layer_home(plan, layer) == TIER_RAM && !plan_layer_decoded(plan, layer);",
       "    return plan_layer_home(plan, layer) == TIER_RAM;", "cost_test")
 fault("what comes back from the CPU takes nothing of the link", "policy/pass.c",
-      "l->s[PLAN_H2D] + l->to_device_s", "l->s[PLAN_H2D]", "cost_test")
+      "l->s[LANE_H2D] + l->to_device_s", "l->s[LANE_H2D]", "cost_test")
 fault("look-ahead hides everything", "policy/pass.c",
       "        fetch_weights(&w, now, m + plan->ahead_weights);", "        fetch_weights(&w, 0, m + 20);", "cost_test")
 fault("a step waits for nothing", "policy/pass.c",
@@ -299,9 +299,9 @@ fault("much the same is an alternative", "engine/app/explain.c",
 fault("an alternative with the flags of the plan", "engine/app/explain.c",
       "plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);", "plan_freeze(r, a->freeze, sizeof a->freeze);", ALTERNATIVES)
 fault("few rows have the scratch of many", "policy/layout.c",
-      "min64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);", "c->attend_rows_bytes;", "cost_test")
+      "min_i64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);", "c->attend_rows_bytes;", "cost_test")
 fault("rows attend in the scratch of one", "policy/layout.c",
-      "max64(tile, p->attn_cpu ? 0 : rows)", "max64(tile, p->attn_cpu ? 0 : 0 * rows)", "cost_test", "simt_line_test")
+      "max_i64(tile, p->attn_cpu ? 0 : rows)", "max_i64(tile, p->attn_cpu ? 0 : 0 * rows)", "cost_test", "simt_line_test")
 fault("scratch for the threads of this machine", "engine/app/run_rates.c",
       "    return r->elsewhere ? take_threads(r) : OK;", "    return r->elsewhere && 0 ? take_threads(r) : OK;", ALTERNATIVES)
 fault("a disk that writes no faster", "engine/app/explain_help.c",
@@ -462,7 +462,7 @@ fault("a tile is much larger than any step", "policy/plan.c:derive_tiles", "plan
 fault("nothing fits beside a large tile", "policy/search.c:search_tiles", "if (best || s->tile_tokens == PLAN_TILE_TOKENS)", "if (1)",
       "tiles_test")
 fault("a device's head has more positions at once than there are", "policy/plan.c:derive_tiles",
-      "(int)min64(plan->head_positions, PLAN_DEVICE_POSITIONS)", "PLAN_DEVICE_POSITIONS", "tiles_test")
+      "(int)min_i64(plan->head_positions, PLAN_DEVICE_POSITIONS)", "PLAN_DEVICE_POSITIONS", "tiles_test")
 fault("logits are laid out for RAM", "policy/layout.c", "array(b, LAYOUT_LOGITS, (int64_t)p->tile_positions * HEAD_TILE, 4);",
       "array(b, LAYOUT_LOGITS, (int64_t)PLAN_TILE_POSITIONS * HEAD_TILE, 4);", "tiles_test")
 fault("positions beyond a tile of the head are left out", "engine/line/layer_head.c:layer_slice",

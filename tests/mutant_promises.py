@@ -33,9 +33,9 @@ fault("frames of weights are counted without one", "policy/layout.c:lay_weight_f
       "blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames, p->weight_frame_bytes);",
       "blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames - 1, p->weight_frame_bytes);", "engine_test")
 fault("layers that stay in RAM cost nothing", "policy/layout.c:lay_residents",
-      "b->l->weights[layer] = range(b, id, n_bytes, PLAN_DISK_BLOCK);",
+      "b->l->weights[layer] = range(b, id, n_bytes, BLOCK_BYTES);",
       "b->l->weights[layer] = b->l->n_bytes[ARENA_HOST], b->l->n_bytes[ARENA_HOST] += n_bytes;", "plan_test")
-fault("the hint is 1 MiB short", "policy/plan.c:is_over", "(long long)ceil_div64(n_bytes, 1048576)", "(long long)(n_bytes / 1048576)",
+fault("the hint is 1 MiB short", "policy/plan.c:is_over", "(long long)ceil_div(n_bytes, 1048576)", "(long long)(n_bytes / 1048576)",
       "budget_test.py --only small_model")
 fault("RAM is not held against its budget", "policy/plan.c:plan_check",
       'is_over(bytes->ram, budget->ram, "RAM", "ram", why, why_cap)', "0", "plan_test")
@@ -82,7 +82,7 @@ fault("codec: a map with bits behind its end is taken", CODEC + "codec_decompres
 fault("codec: what a frame holds is not compared", CODEC + "codec_decompress", "if (got != (size_t)(n_packed * CODEC_UNIT))",
       "if (ZSTD_isError(got))", "codec_test")
 fault("codec: a piece may have any size", CODEC + "codec_decompress", "!= stored_bytes)", "> stored_bytes)", "codec_test")
-fault("codec: a piece may grow by its codes", CODEC + "codec_compress", "    if (stored > n_bytes - CODEC_BLOCK)\n        return 0;\n", "",
+fault("codec: a piece may grow by its codes", CODEC + "codec_compress", "    if (stored > n_bytes - BLOCK_BYTES)\n        return 0;\n", "",
       "codec_test")
 fault("codec: what is behind the end is as it was", CODEC + "codec_compress",
       "memset(plain, 0, (size_t)(out + stored - plain));", "", "codec_test")

@@ -118,7 +118,7 @@ static void test_lies(void **state)
     char path[1024];
     write_kinds(PACK_BF16, &p, path);
     FILE *f = fopen(path, "rb");
-    uint8_t page[PACK_ALIGN];
+    uint8_t page[BLOCK_BYTES];
     assert_int_equal(fread(page, 1, sizeof page, f), sizeof page);
     assert_int_equal(pack_header_decode(&h, page, path), OK);
     uint8_t *file = malloc((size_t)h.file_bytes), *meta = file + h.meta_offset;

@@ -498,7 +498,7 @@ static void test_every_flip_is_seen(void **state)
         struct model m;
         assert_int_equal(pwrite(fd, &flipped, 1, i), 1);
         enum err e = model_open(&m, pack_path);
-        if (i < PACK_ALIGN || i >= h.meta_offset) {
+        if (i < BLOCK_BYTES || i >= h.meta_offset) {
             assert_int_equal(e, i < 8 ? ERR_INPUT : ERR_CORRUPT);
         } else {
             assert_int_equal(e, OK);
@@ -520,7 +520,7 @@ static void test_every_prefix_is_refused(void **state)
     for (int64_t n = n_bytes - 1; n >= 0; n -= n > 4200 ? 37 : 1) {
         struct model m;
         assert_int_equal(truncate(pack_path, n), 0);
-        assert_int_equal(model_open(&m, pack_path), n < PACK_ALIGN ? ERR_INPUT : ERR_CORRUPT);
+        assert_int_equal(model_open(&m, pack_path), n < BLOCK_BYTES ? ERR_INPUT : ERR_CORRUPT);
     }
     write_file(pack_path, file, n_bytes);
     assert_int_equal(truncate(pack_path, n_bytes + 1), 0);
@@ -538,7 +538,7 @@ static void test_hostile_metadata(void **state)
     uint8_t *file = small_pack(&n_bytes);
     struct pack_header h;
     assert_int_equal(pack_header_decode(&h, file, "x"), OK);
-    uint8_t *meta = file + h.meta_offset, page[PACK_ALIGN];
+    uint8_t *meta = file + h.meta_offset, page[BLOCK_BYTES];
     for (int64_t i = 0; i < h.meta_bytes; i++) {
         static const uint8_t masks[] = {0x01, 0x80, 0xff, 0x10};
         for (size_t v = 0; v < sizeof masks; v++) {
@@ -548,7 +548,7 @@ static void test_hostile_metadata(void **state)
             h.meta_crc = crc32c(0, meta, h.meta_bytes);
             pack_header_encode(&h, page);
             int fd = open(pack_path, O_WRONLY);
-            assert_int_equal(pwrite(fd, page, PACK_ALIGN, 0), PACK_ALIGN);
+            assert_int_equal(pwrite(fd, page, BLOCK_BYTES, 0), BLOCK_BYTES);
             assert_int_equal(pwrite(fd, meta, (size_t)h.meta_bytes, h.meta_offset), h.meta_bytes);
             close(fd);
             enum err e = model_open(&m, pack_path);
@@ -576,7 +576,7 @@ static void test_unknown_format(void **state)
     (void)state;
     static const char *const names[] = {"bf13", "q9_9", ""};
     int64_t n_bytes;
-    uint8_t *file = small_pack(&n_bytes), page[PACK_ALIGN];
+    uint8_t *file = small_pack(&n_bytes), page[BLOCK_BYTES];
     struct pack_header h;
     assert_int_equal(pack_header_decode(&h, file, "x"), OK);
     uint8_t *at = memmem(file + h.meta_offset, (size_t)h.meta_bytes, "bf16\0\0\0\0", 8);
@@ -587,7 +587,7 @@ static void test_unknown_format(void **state)
         memcpy(at, names[i], strlen(names[i]));
         h.meta_crc = crc32c(0, file + h.meta_offset, h.meta_bytes);
         pack_header_encode(&h, page);
-        memcpy(file, page, PACK_ALIGN);
+        memcpy(file, page, BLOCK_BYTES);
         write_file(pack_path, file, n_bytes);
         assert_int_equal(model_open(&m, pack_path), ERR_CORRUPT);
         assert_non_null(strstr(err_text(), "layer 0: bad tensor format"));

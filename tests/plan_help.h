@@ -15,7 +15,7 @@
 #include <cmocka.h>
 #undef fail // ours, from base.h
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 #include "policy/layout.h"
 #include "policy/search.h"
 

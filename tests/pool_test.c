@@ -2,7 +2,7 @@
  */
 #include "tests/ops_help.h"
 
-#include "kernels/pool.h"
+#include "kernels/base/pool.h"
 
 #include <sched.h>
 #include <stdatomic.h>

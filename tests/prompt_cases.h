@@ -39,14 +39,14 @@ static struct prompt prompt_make(const struct model *m, int n, uint64_t seed)
 {
     struct kv_layout l;
     kv_layout_init(&l, m->format, m->n_kv_heads, m->head_dim);
-    int64_t page_bytes = ceil_div(n, KV_PAGE_SLOTS) * l.page_bytes;
+    int64_t page_bytes = ceil_div(n, PAGE_SLOTS) * l.page_bytes;
     struct prompt p = {.n = n,
                        .q = noise_array(seed, (int64_t)n * q_stride(m), 3),
                        .k = noise_array(seed + 1, (int64_t)n * kv_stride(m), 2),
                        .v = noise_array(seed + 2, (int64_t)n * kv_stride(m), 1),
                        .pages = memset(take(page_bytes), 0xff, (size_t)page_bytes),
                        .out_bytes = (int64_t)n * q_stride(m) * 4,
-                       .scores_bytes = m->n_kv_heads * round_up(n, KV_PAGE_SLOTS) * 4};
+                       .scores_bytes = m->n_kv_heads * round_up(n, PAGE_SLOTS) * 4};
     p.out = take(p.out_bytes);
     p.scores = take(p.scores_bytes);
     return p;
@@ -79,7 +79,7 @@ static void joint_copy(struct joint *j, const struct model *m, struct prompt *co
 {
     int64_t token = 1, page = 1, qs = q_stride(m);
     for (int i = 0; i < n_prompts; i++) {
-        int64_t n_pages = ceil_div(p[i]->n, KV_PAGE_SLOTS);
+        int64_t n_pages = ceil_div(p[i]->n, PAGE_SLOTS);
         joint_move(p[i]->q, j->q + token * qs, p[i]->out_bytes, back);
         joint_move(p[i]->out, j->out + token * qs, p[i]->out_bytes, back);
         joint_move(p[i]->pages, j->pages + page * page_bytes, n_pages * page_bytes, back);
@@ -100,7 +100,7 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
 {
     struct kv_layout l;
     struct prompt_span spans[8];
-    struct joint j = {.n_tokens = 1, .n_pages = 1, .gap = (int64_t)KV_PAGE_SLOTS * m->n_kv_heads};
+    struct joint j = {.n_tokens = 1, .n_pages = 1, .gap = (int64_t)PAGE_SLOTS * m->n_kv_heads};
     int n_spans = 0, longest = 0, n_max = 0, end_max = 0, qs = q_stride(m), kvs = kv_stride(m);
     kv_layout_init(&l, m->format, m->n_kv_heads, m->head_dim);
     for (int i = 0; i < n_prompts; i++) {
@@ -124,7 +124,7 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
         }
         longest = p[i]->n > longest ? p[i]->n : longest;
         j.n_tokens += p[i]->n;
-        j.n_pages += ceil_div(p[i]->n, KV_PAGE_SLOTS);
+        j.n_pages += ceil_div(p[i]->n, PAGE_SLOTS);
     }
     j.q = take(j.n_tokens * qs * 4);
     j.out = take(j.n_tokens * qs * 4);
@@ -180,7 +180,7 @@ static void prompt_compare(const struct ops *ops, const struct model *m, const s
                            const struct prompt *want)
 {
     int pairs = by_pairs(ops, m);
-    int64_t n_pad = round_up(p->n, KV_PAGE_SLOTS);
+    int64_t n_pad = round_up(p->n, PAGE_SLOTS);
     /* Pairs: values are within 1, weights are good to 2^-8 and lie on both sides of the truth. */
     assert_close(p->out, want->out, p->out_bytes / 4, pairs ? 0x1p-8 : 5e-6, "prompt");
     const struct evict_score score = evict_score_of(policy);

@@ -73,7 +73,7 @@ static int setup(void **state)
                                   .pass_s = 1.5,
                                   .passes = 21,
                                   .job_s = 31.5,
-                                  .bytes = {[PLAN_NVME_READ] = 6e10, [PLAN_NVME_WRITE] = 7e9},
+                                  .bytes = {[LANE_NVME_READ] = 6e10, [LANE_NVME_WRITE] = 7e9},
                                   .pace = {1.25, 0.125, 3},
                                   .bound = "nvme-read"};
     run.budget.ram = 160 << 20;
@@ -333,7 +333,7 @@ static void idle_resources_have_no_row(void **state)
     struct report_figures f;
     struct job_counts counts = counts_make();
     char text[4096] = "";
-    run.time.bytes[PLAN_NVME_WRITE] = 0;
+    run.time.bytes[LANE_NVME_WRITE] = 0;
     run.time.write_s = 0;
     run.engine.trace.totals[LANE_NVME_WRITE] = (struct lane_total){0};
     report_measure(&f, &run, &counts, 0);

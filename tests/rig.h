@@ -29,9 +29,9 @@ static inline void rig_open(struct rig *r, struct device *device, enum ring_kind
     assert_int_equal(tier_open(&r->ram, TIER_RAM, &config), OK);
     assert_int_equal(tier_open(&r->memory, TIER_DEVICE, &config), OK);
     assert_int_equal(tier_open(&r->disk, TIER_NVME, &config), OK);
-    r->bounce = aligned_alloc(4096, 4 * (size_t)MOVER_PIECE);
+    r->bounce = aligned_alloc(4096, 4 * (size_t)PIECE_BYTES);
     assert_non_null(r->bounce);
-    assert_int_equal(device->api->pin(device, r->bounce, 4 * MOVER_PIECE), OK);
+    assert_int_equal(device->api->pin(device, r->bounce, 4 * PIECE_BYTES), OK);
     assert_int_equal(tier_pin(&r->ram, 0), OK);
     struct mover_config m = {.kind = kind,
                              .depth = 4,
@@ -54,7 +54,7 @@ static inline void rig_close(struct rig *r)
     tier_close(&r->ram);
     tier_close(&r->memory);
     tier_close(&r->disk);
-    r->device->api->unpin(r->device, r->bounce, 4 * MOVER_PIECE);
+    r->device->api->unpin(r->device, r->bounce, 4 * PIECE_BYTES);
     free(r->bounce);
     free(r->model);
 }

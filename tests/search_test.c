@@ -4,7 +4,7 @@
  *
  * SEARCH_CASES=N tries more jobs, SEARCH_FIRST=N begins with that one. */
 #include "offload/probe.h"
-#include "policy/int64.h"
+#include "kernels/base/num.h"
 #include "tests/plan_help.h"
 #include "tests/sweep.h"
 
@@ -179,7 +179,7 @@ static int grid_fits(const struct grid *g, struct plan *p)
 static double moved_bytes(const struct plan_time *t)
 {
     double sum = 0;
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    for (int i = 0; i < N_WORK_LANES; i++)
         sum += t->bytes[i];
     return sum;
 }
@@ -398,7 +398,7 @@ static void test_more_is_never_slower(void **state)
         int64_t *budget = i % 3 == 0   ? &t.budget.disk
                           : i % 3 == 1 ? &t.budget.ram
                                        : &t.budget.device;
-        const int64_t first = max64(*budget, 8 * MIB) / 2;
+        const int64_t first = max_i64(*budget, 8 * MIB) / 2;
         double before_s = INFINITY;
         struct plan before = {0};
         for (int step = 0; step < 6; step++) {

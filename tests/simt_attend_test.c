@@ -280,7 +280,7 @@ static void prompts_side_by_side(void **state)
     enum { HEADS = 4, KV_HEADS = 2, DIM = 16, N = 40 + 7 + 70, PAGES = 8 };
     static const struct prompt_span spans[] = {
         {40, 32, 8, 32, 1}, {7, 0, 7, 40, 3}, {70, 0, 70, 47, 5}};
-    const int64_t score_bytes = PAGES * KV_PAGE_SLOTS * KV_HEADS * 4;
+    const int64_t score_bytes = PAGES * PAGE_SLOTS * KV_HEADS * 4;
     for (int i = 0; i < 4; i++) {
         struct ops ops = {.isa = ISA_EXACT, .compute = COMPUTE_F32};
         struct kv_layout l;
@@ -412,7 +412,7 @@ static void gaps_at_every_slot(void **state)
     (void)state;
     const struct scenario c = {{.policy = EVICT_H2O, .simulate = 1}, {60, 20, 0}};
     for (int format = KV_F32; format <= KV_MIXED; format++)
-        for (int slot = 0; slot < KV_PAGE_SLOTS + 5; slot++) {
+        for (int slot = 0; slot < PAGE_SLOTS + 5; slot++) {
             const struct model m = {format % 2 ? 8 : 2, 2, 16, KV_F32, (enum kv_format)format};
             const int n = format == KV_MIXED ? 57 : 37; // the newest 20 stand in the ring
             rows_check(&m, c, COMPUTE_F32, (struct course){1, 0, n, n, 1, slot + 1});

@@ -632,7 +632,7 @@ static void test_a_kernel_may_fail(void **state)
 /* ---- under the mover ---- */
 
 #define PIECES     4
-#define BLOCK      (MOVER_PIECE + 4096) // a transfer of two pieces
+#define BLOCK      (PIECE_BYTES + 4096) // a transfer of two pieces
 #define FILE_BYTES (PIECES * BLOCK)
 
 /* File -> device -> RAM, all blocks in flight together. */
@@ -645,8 +645,8 @@ static int carry_blocks(struct rig *r)
     memset(t, 0, sizeof t);
     for (int i = 0; i < PIECES; i++)
         for (int k = 0; k < 2; k++) {
-            const int64_t at = (int64_t)i * BLOCK, part = k * (int64_t)MOVER_PIECE;
-            crc[i][k] = crc32c(0, r->model + at + part, min_i64(MOVER_PIECE, BLOCK - part));
+            const int64_t at = (int64_t)i * BLOCK, part = k * (int64_t)PIECE_BYTES;
+            crc[i][k] = crc32c(0, r->model + at + part, min_i64(PIECE_BYTES, BLOCK - part));
             segments[i][k] = (struct segment){.offset = at,
                                               .n_bytes = BLOCK,
                                               .buf = r->memory.base + at,
@@ -670,7 +670,7 @@ static struct device *device_of_mover(uint64_t seed)
 {
     struct cudart_machine m = machine;
     m.seed = seed;
-    m.pin_bytes = seed % 2 ? 5 * MOVER_PIECE : m.pin_bytes;
+    m.pin_bytes = seed % 2 ? 5 * PIECE_BYTES : m.pin_bytes;
     return device_make(m, "");
 }
 

@@ -57,7 +57,7 @@ static struct plan random_plan(uint64_t seed, int attn_cpu)
     p.ahead_weights = PICK(5);
     p.ahead_state = PICK(8);
     p.no_sharing = PICK(2);
-    p.tile_tokens = PLAN_PAGE_SLOTS * PICK(3); // 0: as on the CPU
+    p.tile_tokens = PAGE_SLOTS * PICK(3); // 0: as on the CPU
 #undef PICK
     return p;
 }

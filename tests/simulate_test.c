@@ -375,7 +375,7 @@ static void test_whole_runs_take_as_many_passes(void **state)
 
 struct bytes_seen {
     struct moves moves;
-    double bytes[N_PLAN_LANES];
+    double bytes[N_WORK_LANES];
     struct load last[BATCHES_CAP];
     int64_t evicting; // rows by scores, in all passes
 };

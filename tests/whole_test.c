@@ -1,6 +1,6 @@
 /* tests/whole_test.c - new files: they appear whole or not at all, and take no foreign file's name.
  */
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -197,7 +197,7 @@ static void make_dirty(struct clock *c, const struct attend_forced_args *a)
     for (int i = 0; i < a->n_spans; i++) {
         const struct forced_span *s = &a->spans[i];
         uint64_t *bits = a->kv.dirty + (int64_t)s->row * a->kv.dirty_stride;
-        const int pages = s->n_slots / KV_PAGE_SLOTS;
+        const int pages = s->n_slots / PAGE_SLOTS;
         const int n = a->evict.policy == EVICT_FULL ? 0 : a->kv.layout.n_kv_heads;
         for (int j = 0; j <= n; j++) {
             const int page = j == 0 || pages == 0 ? pages : (int)(roll(c) % (uint64_t)pages);

@@ -36,15 +36,15 @@ enum err __wrap_pack_layer_make(const struct pack_provider *p, struct model *m, 
 enum err __wrap_pack_layer_make(const struct pack_provider *p, struct model *m, int layer, int fd,
                                 void *to)
 {
-    static const uint8_t zeros[PACK_PIECE];
+    static const uint8_t zeros[PIECE_BYTES];
     struct model_layer *l = &m->layers[layer];
     if (to)
         return OK;
     if (layer == 0) // rows of the embedding have checksums of their own
         return __real_pack_layer_make(p, m, layer, fd, to);
-    for (int64_t at = 0; at < l->n_bytes; at += PACK_PIECE)
-        m->piece_crcs[l->piece + at / PACK_PIECE] =
-            crc32c(0, zeros, min_i64(PACK_PIECE, l->n_bytes - at));
+    for (int64_t at = 0; at < l->n_bytes; at += PIECE_BYTES)
+        m->piece_crcs[l->piece + at / PIECE_BYTES] =
+            crc32c(0, zeros, min_i64(PIECE_BYTES, l->n_bytes - at));
     l->absent = 0;
     return OK;
 }

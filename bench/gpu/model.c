@@ -264,7 +264,7 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
     const int at_once = (int)(forced_units(a->n_spans, units, group, l->head_dim,
                                            evict_decode_scores(a->evict.policy)) /
                               units);
-    const double slot_bytes = (double)l->page_bytes / KV_PAGE_SLOTS;
+    const double slot_bytes = (double)l->page_bytes / PAGE_SLOTS;
     char kernel[GPU_KERNEL_NAME];
     snprintf(kernel, sizeof kernel, "forced_split<%d>", r);
     const int is_q4 = kv_page_format(l->format) == KV_Q4;
@@ -343,7 +343,7 @@ static struct gpu_cost prompt_cost(const struct gpu_card *c, const struct attend
 static struct gpu_cost keep_cost(const struct gpu_card *c, const struct prompt_keep_args *a)
 {
     struct gpu_cost cost = {0};
-    const double slot_bytes = (double)a->from.page_bytes / KV_PAGE_SLOTS;
+    const double slot_bytes = (double)a->from.page_bytes / PAGE_SLOTS;
     const double kept = evict_slots_after(&a->evict, &a->limits, 0, 0, 0, a->n_prompt);
     if (a->evict.policy != EVICT_FULL)
         for (int i = 0; i < 2; i++) // ranks, then the choice, a block a head

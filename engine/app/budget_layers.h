@@ -4,7 +4,7 @@
 #ifndef ENGINE_APP_BUDGET_LAYERS_H
 #define ENGINE_APP_BUDGET_LAYERS_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 /* The shares of decoder layers, share [n_layers], of any mean: `even`; `pyramid` or `pyramid:BETA`
  * (kv_pyramid); the path of a file with a number for each, or of what `bench attention --csv`

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "engine/data/file.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #define MANIFEST_BYTES_MAX (1 << 20)
 

@@ -68,7 +68,7 @@ static void print_plan(const struct run *r, const struct explain *e)
     printf("rows     %lld at once: %d batch%s of %d; %d prompt tokens a pass; KV pages for %lld "
            "tokens a batch\n",
            (long long)p->batch * p->batches, p->batches, p->batches == 1 ? "" : "es", p->batch,
-           p->prefill_tokens, (long long)p->pages_batch * KV_PAGE_SLOTS);
+           p->prefill_tokens, (long long)p->pages_batch * PAGE_SLOTS);
     printf("weights  %s\n", layers);
     int slices = p->layers - 1 - p->decoder;
     printf("         the parts are %d layers and %d slice%s of the output matrix\n", p->decoder,

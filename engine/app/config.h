@@ -7,7 +7,7 @@
 #ifndef ENGINE_APP_CONFIG_H
 #define ENGINE_APP_CONFIG_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #define CONFIG_AUTO -1
 

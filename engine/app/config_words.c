@@ -9,7 +9,7 @@
 
 #include "engine/app/installed.h"
 #include "engine/data/near.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 static void list_add(char *list, size_t cap, const char *dashes, const char *name)
 {

@@ -25,15 +25,15 @@ static void fill_lanes(struct explain *e, const struct run *r)
     const struct {
         const char *name;
         double s;
-        enum plan_lane lane;
+        enum lane lane;
         int of_device;
-    } all[] = {{"nvme-read", t->read_s, PLAN_NVME_READ, 0},
-               {"nvme-write", t->write_s, PLAN_NVME_WRITE, 0},
-               {"h2d", t->h2d_s, PLAN_H2D, 1},
-               {"d2h", t->d2h_s, PLAN_D2H, 1},
-               {"gpu", t->gpu_s, PLAN_GPU, 1},
-               {"cpu", t->compute_s, PLAN_CPU, 0}};
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    } all[] = {{"nvme-read", t->read_s, LANE_NVME_READ, 0},
+               {"nvme-write", t->write_s, LANE_NVME_WRITE, 0},
+               {"h2d", t->h2d_s, LANE_H2D, 1},
+               {"d2h", t->d2h_s, LANE_D2H, 1},
+               {"gpu", t->gpu_s, LANE_GPU, 1},
+               {"cpu", t->compute_s, LANE_CPU, 0}};
+    for (int i = 0; i < N_WORK_LANES; i++)
         if (r->plan.device || !all[i].of_device)
             e->lanes[e->n_lanes++] =
                 (struct explain_lane){.name = all[i].name,

@@ -45,7 +45,7 @@ struct explain_help {
 struct explain {
     struct plan_choice settled[EXPLAIN_SETTLED];
     struct plan_ranking ranking; // over `settled`
-    struct explain_lane lanes[N_PLAN_LANES];
+    struct explain_lane lanes[N_WORK_LANES];
     int n_lanes;
     struct explain_alternative alternatives[EXPLAIN_ALTERNATIVES];
     int n_alternatives;

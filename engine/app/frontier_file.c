@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "engine/pack/pack.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #define LINE_MAX_BYTES 512
 #define FIELDS         13

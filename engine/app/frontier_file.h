@@ -7,7 +7,7 @@
 #ifndef ENGINE_APP_FRONTIER_FILE_H
 #define ENGINE_APP_FRONTIER_FILE_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 #include "policy/evict.h"
 
 #define FRONTIER_KV 168

@@ -14,7 +14,7 @@
 #include "engine/app/run.h"
 #include "engine/app/version.h"
 #include "engine/pack/pack.h"
-#include "kernels/thread.h"
+#include "kernels/base/thread.h"
 
 #define LARGE_BYTES (1 << 20)
 

@@ -17,7 +17,7 @@
 #include "engine/data/file.h"
 #include "engine/job/job.h"
 #include "engine/pack/pack.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #define PATH_BYTES 4200
 #define LOOK_BYTES 65536 // of a file's beginning and end, for the words that sluice writes

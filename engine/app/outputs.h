@@ -1,7 +1,7 @@
 /* engine/app/outputs.h - which paths a command may write.
  *
  * Owns: the rule for every flag that names a file to write, asked once, before a command opens,
- * makes or spools anything. Refuses: to open or change a file; kernels/whole.h does that. */
+ * makes or spools anything. Refuses: to open or change a file; kernels/base/whole.h does that. */
 #ifndef ENGINE_APP_OUTPUTS_H
 #define ENGINE_APP_OUTPUTS_H
 

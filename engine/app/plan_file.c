@@ -4,7 +4,7 @@
 #include "engine/app/explain.h"
 #include "engine/app/words.h"
 #include "engine/data/file.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #define PLOT_BOUNDS 8
 #define PLOT_MARK   "drawn by sluice" // stands near the end of every drawing

@@ -39,7 +39,7 @@ struct replan {
     struct load *loads;      // in the run's room of the search, as the price
     struct machine machine;  // as this run showed it
     struct plan_costs costs; // likewise
-    double slower[N_PLAN_LANES];                  // than probed
+    double slower[N_WORK_LANES];                  // than probed
     double known;                                 // times as long as foreseen, as was said already
     struct lane_seconds foreseen[2], measured[2]; // when the window began, and now
     double recent_s[RECENT];                      // of the newest passes, in turn
@@ -63,10 +63,10 @@ struct replan {
     struct left left;
 };
 
-_Static_assert((int)LANE_NVME_READ == (int)PLAN_NVME_READ &&
-                   (int)LANE_NVME_WRITE == (int)PLAN_NVME_WRITE && (int)LANE_H2D == (int)PLAN_H2D &&
-                   (int)LANE_D2H == (int)PLAN_D2H && (int)LANE_GPU == (int)PLAN_GPU &&
-                   (int)LANE_CPU == (int)PLAN_CPU,
+_Static_assert((int)LANE_NVME_READ == (int)LANE_NVME_READ &&
+                   (int)LANE_NVME_WRITE == (int)LANE_NVME_WRITE && (int)LANE_H2D == (int)LANE_H2D &&
+                   (int)LANE_D2H == (int)LANE_D2H && (int)LANE_GPU == (int)LANE_GPU &&
+                   (int)LANE_CPU == (int)LANE_CPU,
                "a trace names lanes as plans do");
 
 static double seconds_since(int64_t ns)
@@ -240,7 +240,7 @@ static int is_short(struct replan *w)
 static struct lane_seconds lanes_of_run(const struct engine *e)
 {
     struct lane_seconds now = {.wall_s = seconds_since(e->start_ns)};
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    for (int i = 0; i < N_WORK_LANES; i++)
         now.s[i] = (double)atomic_load_explicit(&e->trace.busy_ns[i], memory_order_relaxed) * 1e-9;
     return now;
 }
@@ -342,7 +342,7 @@ enum err replan_open(struct replan **out, struct run *r)
     w->budget = r->budget;
     w->refused_ram = -1;
     w->known = 1;
-    for (int i = 0; i < N_PLAN_LANES; i++)
+    for (int i = 0; i < N_WORK_LANES; i++)
         w->slower[i] = 1;
     unsigned long long seed = 0;
     if (forced && sscanf(forced, "%ld,%llu", &w->forced.every, &seed) < 1) {

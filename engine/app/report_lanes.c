@@ -15,10 +15,10 @@ double report_lane_predicted(const struct run *r, enum lane lane)
 
 double report_lane_predicted_bytes(const struct run *r, enum lane lane)
 {
-    static const int of_plan[N_LANES] = {[LANE_NVME_READ] = 1 + PLAN_NVME_READ,
-                                         [LANE_NVME_WRITE] = 1 + PLAN_NVME_WRITE,
-                                         [LANE_H2D] = 1 + PLAN_H2D,
-                                         [LANE_D2H] = 1 + PLAN_D2H};
+    static const int of_plan[N_LANES] = {[LANE_NVME_READ] = 1 + LANE_NVME_READ,
+                                         [LANE_NVME_WRITE] = 1 + LANE_NVME_WRITE,
+                                         [LANE_H2D] = 1 + LANE_H2D,
+                                         [LANE_D2H] = 1 + LANE_D2H};
     return of_plan[lane] ? r->time.bytes[of_plan[lane] - 1] : 0;
 }
 

@@ -73,7 +73,7 @@ static double required_kv(const struct run *r, int64_t extents)
 {
     double share = (double)extents / ((double)r->plan.decoder * r->plan.batches);
     double rows = fmin((double)r->plan.batch * r->plan.batches, (double)r->work.n_rows);
-    double slot_bytes = (double)r->costs.kv_page_bytes / KV_PAGE_SLOTS;
+    double slot_bytes = (double)r->costs.kv_page_bytes / PAGE_SLOTS;
     return share * rows * mean_slots(r) * 0.75 * slot_bytes * r->plan.decoder;
 }
 

@@ -67,7 +67,7 @@ enum err run_walk(struct run *r)
                               .ops = r->ops,
                               .kv_format = r->kv_format,
                               .io = r->io,
-                              .io_depth = RUN_IO_DEPTH,
+                              .io_depth = IO_DEPTH,
                               .device = r->device,
                               .numa_node = threads_node(r),
                               .offload_dir = r->offload_dir,

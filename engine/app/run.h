@@ -15,7 +15,6 @@
 #include "policy/pace.h"
 #include "policy/search.h"
 
-#define RUN_IO_DEPTH 8 // transfers of the mover in flight
 
 /* A model with its text side, ready to run. */
 struct opened {

@@ -385,8 +385,8 @@ enum err run_choose(struct run *r)
                     c->plan ? c->plan : "--batch", wish.batch, wish.batches, PLAN_ROWS_MAX);
     if (r->weights_assumed)
         wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
-    r->costs.staging_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
-    r->costs.bounce_bytes = (int64_t)RUN_IO_DEPTH * MOVER_PIECE;
+    r->costs.staging_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
+    r->costs.bounce_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     /* The decoder, the file's table as read and as kept. */
     r->costs.codec_bytes =
         codec_bytes(0) + r->opened.model.n_pieces * (int64_t)(2 * sizeof(struct codec_piece));

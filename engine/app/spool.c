@@ -14,9 +14,8 @@
 
 #include "engine/app/run.h"
 #include "engine/job/job.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
-#define BLOCK_BYTES      65536
 #define SPOOL_PATH_BYTES 4096
 
 static enum err write_block(int fd, const char *path, const char *data, ssize_t n)

@@ -10,7 +10,7 @@
 
 #include <jansson.h>
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #define TEMPLATE_TEXT_BYTES_MAX (1 << 20)    // longest template text
 #ifndef TEMPLATE_STEPS_MAX                   // `make fuzz` asks for less of both

@@ -12,7 +12,7 @@
 #include <jansson.h>
 
 #include "engine/chat/template_text.h"
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 
 enum tv_kind {
     TV_UNDEFINED, // s: what was undefined, for messages; n bytes; sub: enum tv_undefined_why

@@ -6,7 +6,7 @@
 #ifndef ENGINE_DATA_FILE_H
 #define ENGINE_DATA_FILE_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 struct file {
     char *path; // owned; as it was given, for messages

@@ -16,7 +16,7 @@
 #ifndef ENGINE_DATA_JSON_H
 #define ENGINE_DATA_JSON_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #define JSON_DEPTH_MAX 1024 // the largest depth_max that a caller may ask for
 

@@ -7,7 +7,7 @@
 #ifndef ENGINE_DATA_NAMES_H
 #define ENGINE_DATA_NAMES_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 struct names {
     const void *items; // borrowed

@@ -1,7 +1,7 @@
 /* engine/data/out.c - see out.h. */
 #include "engine/data/out.h"
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #include <math.h>
 #include <stdio.h>

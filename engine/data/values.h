@@ -9,7 +9,7 @@
 #ifndef ENGINE_DATA_VALUES_H
 #define ENGINE_DATA_VALUES_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #define VALUES_ITEMS_MAX 65536  // of one list
 #define VALUES_MAX       200000 // of the file, list items included

@@ -12,7 +12,7 @@
 
 #include <jansson.h>
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 /* The error of one row, as it stands in the output. */
 struct row_error {

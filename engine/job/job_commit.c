@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/thread.h"
+#include "kernels/base/thread.h"
 
 static enum err write_failed_before(const struct job *job)
 {

@@ -26,7 +26,7 @@
 #include "engine/job/job.h"
 #include "engine/job/journal.h"
 #include "engine/data/jsonl.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 #include "engine/job/result.h"
 
 enum row_state {

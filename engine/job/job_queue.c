@@ -14,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/thread.h"
-
-#define BLOCK_BYTES 16 // that the C library keeps beside each block
+#include "kernels/base/thread.h"
 
 int job_live(const struct job *job)
 {

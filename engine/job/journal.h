@@ -9,7 +9,7 @@
 #ifndef ENGINE_JOB_JOURNAL_H
 #define ENGINE_JOB_JOURNAL_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 enum journal_kind {
     JOURNAL_ROW = 1, // a line of OUT.partial is durable

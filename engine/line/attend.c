@@ -1,7 +1,7 @@
 /* engine/line/attend.c - see attend.h. */
 #include "engine/line/attend.h"
 
-#include "kernels/thread.h"
+#include "kernels/base/thread.h"
 
 #include <stdio.h>
 #include <string.h>

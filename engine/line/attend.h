@@ -12,7 +12,7 @@
 #include <pthread.h>
 
 #include "engine/line/layer.h"
-#include "kernels/trace.h"
+#include "kernels/base/trace.h"
 
 #define ATTEND_JOBS 2
 

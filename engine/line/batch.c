@@ -367,7 +367,7 @@ static void load_span(const struct evict *evict, const struct row *row, const st
     int64_t budget = evict->simulate ? INT32_MAX : evict_row_slots(&limits);
     l->evicting += s->pos + s->n > budget;
     if (s->pos + s->n > budget && evict_in_turn(evict, kind)) {
-        int before = batch_kind_slots(evict, row, kind, 0) / KV_PAGE_SLOTS;
+        int before = batch_kind_slots(evict, row, kind, 0) / PAGE_SLOTS;
         int slots = (int)budget - (row->ring_slots > 0 ? evict_ring_slots(&limits) : 0);
         l->pages_over +=
             evict_turn_pages(&limits, slots, row->request->n_prompt, s->pos, s->n, before);
@@ -386,10 +386,10 @@ struct load batch_load(const struct batches *all, const struct batch *t)
         l.rows++;
         for (int kind = KV_MOST; kind < evict_kinds(all->evict); kind++) {
             struct kv_load *kv = &l.kv[kind];
-            int before = batch_kind_slots(all->evict, row, kind, 0) / KV_PAGE_SLOTS;
+            int before = batch_kind_slots(all->evict, row, kind, 0) / PAGE_SLOTS;
             kv->pages_read += before;
             kv->pages_filled +=
-                batch_kind_slots(all->evict, row, kind, row->n_take) / KV_PAGE_SLOTS - before;
+                batch_kind_slots(all->evict, row, kind, row->n_take) / PAGE_SLOTS - before;
             kv->pages_kept = kv->pages_read;
         }
     }
@@ -452,7 +452,7 @@ void batch_pages(const struct batches *all, const struct batch *batch, int64_t p
             continue;
         int taken = pass == batch->pass ? 0 : row->n_take;
         int slots = batch_kind_slots(all->evict, row, plan_kind(all->plan, layer), taken);
-        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
+        for (int i = 0; i < slots / PAGE_SLOTS; i++)
             list_page(all, batch, r, layer, i, pages);
     }
 }
@@ -467,7 +467,7 @@ void batch_dirty(const struct batches *all, const struct batch *batch, int layer
             continue;
         const uint64_t *dirty = dirty_bits + (int64_t)r * stride;
         int slots = batch_kind_slots(all->evict, row, plan_kind(all->plan, layer), row->n_take);
-        for (int i = 0; i < slots / KV_PAGE_SLOTS; i++)
+        for (int i = 0; i < slots / PAGE_SLOTS; i++)
             if (dirty[i >> 6] >> (i & 63) & 1)
                 list_page(all, batch, r, layer, i, pages);
     }

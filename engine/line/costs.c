@@ -36,7 +36,7 @@ static void experts_info(const struct model *model, struct weights_info *w)
             n_bytes += (double)role_bytes(role, t->dtype, t->n, t->k);
         }
     }
-    w->expert_overlap = n_bytes > 0 ? 1 + MOVER_PIECE * matrices / n_bytes : 1;
+    w->expert_overlap = n_bytes > 0 ? 1 + PIECE_BYTES * matrices / n_bytes : 1;
 }
 
 /* Numbers of the MLPs of a layer that a token meets, the router's among them. */
@@ -171,10 +171,10 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
 static double pages_written(const struct shape *s, int64_t slots_max, const struct evict *evict)
 {
     double slots = (double)max_i64(slots_max / (evict->heads_sure > 0 ? EVICT_HEAD_MOST : 1), 1);
-    double pages = ceil(slots / KV_PAGE_SLOTS), full = floor(slots / KV_PAGE_SLOTS);
+    double pages = ceil(slots / PAGE_SLOTS), full = floor(slots / PAGE_SLOTS);
     int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
     double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
-    return written * full * KV_PAGE_SLOTS / slots;
+    return written * full * PAGE_SLOTS / slots;
 }
 
 struct cross_bytes engine_cross_bytes(struct device *device, enum compute compute,
@@ -206,7 +206,7 @@ void engine_costs(const struct model *model, struct device *device, const struct
     costs->prompt_page_bytes = prompt.page_bytes;
     costs->cross = engine_cross_bytes(device, ops->compute, kv_format, evict);
     const struct device_scratch *scratch = device->api->scratch;
-    const int64_t slots_cap = round_up(max_i64(work->slots_max, 1), KV_PAGE_SLOTS);
+    const int64_t slots_cap = round_up(max_i64(work->slots_max, 1), PAGE_SLOTS);
     for (int i = 0; i < PLAN_TILES; i++) {
         const int tile = PLAN_TILE_TOKENS << i;
         costs->scratch_bytes[i] = layer_scratch_bytes(scratch, ops, model, tile, work->prompt_max,

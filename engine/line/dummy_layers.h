@@ -8,7 +8,7 @@
 
 #include "engine/line/home.h"
 #include "engine/pack/pack.h"
-#include "kernels/pool.h"
+#include "kernels/base/pool.h"
 
 struct dummy_layers {
     struct model *model; // borrowed; written: checksums of the layers made

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "engine/line/layer.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 struct dump_config {
     const char *dump_path, *trace_path; // NULL: not wanted

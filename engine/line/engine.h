@@ -15,7 +15,7 @@
 #include "engine/job/job.h"
 #include "engine/line/layer.h"
 #include "engine/pack/model.h"
-#include "kernels/trace.h"
+#include "kernels/base/trace.h"
 #include "offload/probe_model.h"
 
 struct engine;

@@ -33,7 +33,7 @@ int64_t gather_rest_offset(const struct model *model)
     const struct model_tensor *t = &l->tensors[ROLE_EMBED];
     if (!model_has(l, ROLE_POS) && !model_has(l, ROLE_PROJ_IN))
         return l->n_bytes;
-    return (t->offset + dtype_row_bytes(t->dtype, t->k) * t->n) / MOVER_PIECE * MOVER_PIECE;
+    return (t->offset + dtype_row_bytes(t->dtype, t->k) * t->n) / PIECE_BYTES * PIECE_BYTES;
 }
 
 enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
@@ -49,7 +49,7 @@ enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
     struct segment segment = {.offset = l->offset + from,
                               .n_bytes = l->n_bytes - from,
                               .buf = g->rest,
-                              .crc = g->model->piece_crcs + l->piece + from / MOVER_PIECE};
+                              .crc = g->model->piece_crcs + l->piece + from / PIECE_BYTES};
     struct ticket ticket = {.place = HOME_PACK,
                             .on_device = g->home->plan->device,
                             .segments = &segment,

@@ -5,7 +5,7 @@
  * wait for it; a small one before, so that the first pass is like the others. */
 #include "engine/line/home.h"
 
-#include "kernels/arena.h"
+#include "kernels/base/arena.h"
 
 #include <string.h>
 
@@ -63,7 +63,7 @@ static void place_kv(struct home *h)
     place_extents(h);
     h->kv_pool = memory_at(m, LAYOUT_KV, 0);
     h->kv_last = memory_at(m, LAYOUT_KV_LAST, 0);
-    h->kv_units = (int)ceil_div(h->kv.page_bytes, MOVER_PIECE);
+    h->kv_units = (int)ceil_div(h->kv.page_bytes, PIECE_BYTES);
     h->kv_crc = memory_at(m, LAYOUT_KV_CRCS, 0);
     h->kv_generation = memory_at(m, LAYOUT_KV_GENERATIONS, 0);
     h->kv_seeds = memory_at(m, LAYOUT_KV_SEEDS, 0);
@@ -82,7 +82,7 @@ static void place_hidden(struct home *h)
     const struct memory *m = &h->memory;
     h->hidden = memory_at(m, LAYOUT_HIDDEN, 0);
     h->hidden_last = memory_at(m, LAYOUT_HIDDEN_LAST, 0);
-    h->hidden_units = (int)ceil_div(h->hidden_frame_bytes, MOVER_PIECE);
+    h->hidden_units = (int)ceil_div(h->hidden_frame_bytes, PIECE_BYTES);
     h->hidden_crc = memory_at(m, LAYOUT_HIDDEN_CRCS, 0);
     h->hidden_generation = memory_at(m, LAYOUT_HIDDEN_GENERATIONS, 0);
     h->hidden_frames = (struct frames){.name = "hidden",

@@ -58,7 +58,7 @@ struct home {
 
     struct weight_home *weights; // [layers]
     uint8_t *tiles;              // of the layer at hand, when it is decoded in each pass
-    uint8_t *staging;            // [io_depth][MOVER_PIECE] of encoded weights, or NULL
+    uint8_t *staging;            // [io_depth][PIECE_BYTES] of encoded weights, or NULL
     uint8_t **free_frames;       // [weight_frames] stack
     int n_free_frames;
 
@@ -74,7 +74,7 @@ struct home {
      */
     uint32_t *kv_crc; // [...][kv_units]
     uint32_t *kv_generation;
-    int kv_units;        // of MOVER_PIECE in a page
+    int kv_units;        // of PIECE_BYTES in a page
     uint32_t *kv_seeds;  // [pages_batch] for the fetch that is being built
     uint8_t *kv_tails;   // [extents that move][batch][page_bytes]
     uint64_t run_number; // tells this run's pages from an earlier one's
@@ -85,7 +85,7 @@ struct home {
     struct last_write *hidden_last; // [batches]
     uint32_t *hidden_crc;           // [batches][hidden_units] of what was written last
     uint32_t *hidden_generation;    // [batches]
-    int hidden_units;               // of MOVER_PIECE in a frame
+    int hidden_units;               // of PIECE_BYTES in a frame
     int64_t hidden_frame_bytes;
 };
 

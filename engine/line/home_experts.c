@@ -11,7 +11,7 @@
 
 static int64_t piece_end(const struct model_layer *l, int64_t piece)
 {
-    return min_i64((piece + 1) * MOVER_PIECE, l->n_bytes);
+    return min_i64((piece + 1) * PIECE_BYTES, l->n_bytes);
 }
 
 /* 1 when a piece holds nothing but experts. */
@@ -22,7 +22,7 @@ static int is_experts(const struct model_layer *l, int64_t piece)
     for (int role = 0; role < N_ROLES; role++) {
         const struct model_tensor *t = &l->tensors[role];
         if (t->n > 0 && piece_end(l, piece) > t->offset &&
-            piece * MOVER_PIECE < t->offset + role_bytes(role, t->dtype, t->n, t->k))
+            piece * PIECE_BYTES < t->offset + role_bytes(role, t->dtype, t->n, t->k))
             held |= ROLE_BIT(role);
     }
     return held != 0 && (held & ~of_experts) == 0;
@@ -34,7 +34,7 @@ int64_t home_experts_bytes(const struct model_layer *l)
     if (!model_has(l, ROLE_ROUTER))
         return 0;
     for (int64_t piece = 0; piece < model_pieces(l); piece++)
-        n_bytes += is_experts(l, piece) ? piece_end(l, piece) - piece * MOVER_PIECE : 0;
+        n_bytes += is_experts(l, piece) ? piece_end(l, piece) - piece * PIECE_BYTES : 0;
     return n_bytes;
 }
 
@@ -47,7 +47,7 @@ static int has(const struct weight_home *w, int64_t piece)
 static void add_piece(const struct home *h, struct weight_home *w, const struct model_layer *l,
                       int64_t piece, int *n)
 {
-    int64_t at = piece * MOVER_PIECE, n_bytes = piece_end(l, piece) - at;
+    int64_t at = piece * PIECE_BYTES, n_bytes = piece_end(l, piece) - at;
     struct segment *last = *n > 0 ? &w->segments[*n - 1] : NULL;
     w->pieces[piece >> 6] |= 1ull << (piece & 63);
     if (last && last->offset + last->n_bytes == l->offset + at) {
@@ -101,7 +101,7 @@ static int is_wanted(const struct model_layer *l, const struct route *route, int
         if (t->n == 0)
             continue;
         const int64_t each = weight_bytes(t->layout, t->dtype, t->n / route->n_experts, t->k);
-        int64_t begin = piece * MOVER_PIECE - t->offset, end = piece_end(l, piece) - t->offset;
+        int64_t begin = piece * PIECE_BYTES - t->offset, end = piece_end(l, piece) - t->offset;
         int64_t e = max_i64(begin, 0) / each;
         for (; e < route->n_experts && e * each < end; e++)
             if (route->first[e + 1] > route->first[e])

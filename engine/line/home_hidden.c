@@ -20,10 +20,10 @@ static int segments_of(const struct home *h, struct frame *f, int batch, int64_t
     struct plan_home home = home_of(h, batch);
     int64_t first = h->hidden_offset[home.tier] + home.rank * h->hidden_frame_bytes;
     int n = 0;
-    for (int64_t at = 0; at < n_bytes; at += MOVER_PIECE, n++)
+    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES, n++)
         f->segments[n] = (struct segment){
             .offset = first + at,
-            .n_bytes = min_i64(MOVER_PIECE, n_bytes - at),
+            .n_bytes = min_i64(PIECE_BYTES, n_bytes - at),
             .buf = f->base + at,
             .crc = home.tier == TIER_NVME ? h->hidden_crc + (int64_t)batch * h->hidden_units + n
                                           : NULL,
@@ -76,7 +76,7 @@ enum err home_hidden_token(const struct home *h, int64_t step, int64_t token)
         return OK;
     int64_t size = (int64_t)h->model->shape.dim * 4;
     enum err err = OK;
-    for (int64_t i = token * size / MOVER_PIECE; i * MOVER_PIECE < (token + 1) * size; i++)
+    for (int64_t i = token * size / PIECE_BYTES; i * PIECE_BYTES < (token + 1) * size; i++)
         err = err == OK ? f->segments[i].err : err;
     return err;
 }

@@ -53,7 +53,7 @@ void layer_place_attention(struct layer_work *w)
     w->shared_pages = memory_at(m, LAYOUT_SHARED_PAGES, 0);
     w->prompt_scores = memory_at(m, LAYOUT_PROMPT_SCORES, 0);
     w->events = memory_at(m, LAYOUT_EVENTS, 0);
-    w->rows.page_ids_stride = plan->slots_cap / KV_PAGE_SLOTS;
+    w->rows.page_ids_stride = plan->slots_cap / PAGE_SLOTS;
     w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
     w->rows.slot_stride = m->layout->parts[LAYOUT_SLOT_POS].stride / 4;
     w->rows.anchor_stride = m->layout->parts[LAYOUT_SLOT_ANCHORS].stride / 4;

@@ -29,7 +29,7 @@ static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t
         struct cut c = {.span = s, .offset = t->offset};
         c.n = (int)min_i64(s->n - t->offset, room - t->n);
         if (s->kind == SPAN_PROMPT) {
-            int need = (int)ceil_div(s->pos + s->n, KV_PAGE_SLOTS);
+            int need = (int)ceil_div(s->pos + s->n, PAGE_SLOTS);
             if (t->offset == 0) {
                 if (t->n > 0 && (s->n > room - t->n || pages + need > w->prompt_page_cap))
                     break;
@@ -144,15 +144,14 @@ static void share_pages(struct layer_work *w, const struct batch *b, const struc
 {
     int64_t end = min_i64(b->n_shared, c->span->pos + c->offset + c->n);
     if (c->span == &b->spans[b->first_prompt])
-        ops_copy(&w->ops, w->shared_pages, pages,
-                 ceil_div(end, KV_PAGE_SLOTS) * w->prompt.page_bytes);
+        ops_copy(&w->ops, w->shared_pages, pages, ceil_div(end, PAGE_SLOTS) * w->prompt.page_bytes);
 }
 
 static void take_shared_pages(struct layer_work *w, const struct cut *c, uint8_t *pages)
 {
     if (c->offset == 0)
         ops_copy(&w->ops, pages, w->shared_pages,
-                 ceil_div(c->span->pos, KV_PAGE_SLOTS) * w->prompt.page_bytes);
+                 ceil_div(c->span->pos, PAGE_SLOTS) * w->prompt.page_bytes);
 }
 
 /* Of the layer at hand: what a row may hold, and how many page slots n more tokens leave. */
@@ -257,7 +256,7 @@ static void attend_prompts(struct layer_work *w, const struct tile *t, const str
         args.end_max = (int)max_i64(args.end_max, span->first + c->n);
         if (args.scores && c->offset == 0)
             ops_fill(&w->ops, prompt_span_scores(&args, span), 0,
-                     round_up(span->n_prompt, KV_PAGE_SLOTS) * s->n_kv_heads * 4);
+                     round_up(span->n_prompt, PAGE_SLOTS) * s->n_kv_heads * 4);
     }
     args.n_spans = n;
     w->told.prompts += n;
@@ -276,7 +275,7 @@ static void keep_prompt(struct layer_work *w, const struct cut *c, const struct 
 {
     const struct row *row = &b->rows[c->span->row];
     int n_prompt = c->span->pos + c->span->n;
-    int64_t scores_at = (int64_t)c->page * KV_PAGE_SLOTS * w->shape->n_kv_heads;
+    int64_t scores_at = (int64_t)c->page * PAGE_SLOTS * w->shape->n_kv_heads;
     const int scores = evict_prompt_scores(w->rule.policy) || evict_lag_scores(w->rule.policy);
     struct prompt_keep_args keep = {.from = w->prompt,
                                     .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
@@ -459,7 +458,7 @@ static void after_tile(struct layer_work *w, const struct model_layer *l, const 
 static int tail_page(const struct layer_work *w, const struct kv_rows *rows, const struct row *row)
 {
     const int n_after = layer_slots(w, row, row->n_take);
-    return rows->tails && n_after % KV_PAGE_SLOTS ? n_after / KV_PAGE_SLOTS : -1;
+    return rows->tails && n_after % PAGE_SLOTS ? n_after / PAGE_SLOTS : -1;
 }
 
 /* Where page i of row r lies in this step. */
@@ -474,11 +473,11 @@ static int32_t page_id(const struct layer_work *w, int r, const struct row *row,
 /* Of all its pages; a tail that fills up in this step moves to the frame first. */
 static void place_pages(struct layer_work *w, int r, const struct row *row, int32_t *ids)
 {
-    const int n_slots = layer_slots(w, row, 0), before = n_slots / KV_PAGE_SLOTS;
+    const int n_slots = layer_slots(w, row, 0), before = n_slots / PAGE_SLOTS;
     const int tail = tail_page(w, &w->rows, row), own = plan_own_pages(w->plan, w->layer);
     for (int i = 0; i < (own > 0 ? own : row->n_pages); i++)
         ids[i] = page_id(w, r, row, i, tail);
-    if (w->rows.tails && n_slots % KV_PAGE_SLOTS && before != tail)
+    if (w->rows.tails && n_slots % PAGE_SLOTS && before != tail)
         ops_copy(&w->ops, kv_page_of(&w->rows, ids[before]), kv_page_of(&w->rows, ~r),
                  w->rows.layout.page_bytes);
 }
@@ -661,7 +660,7 @@ static void send_kept(const struct layer_work *w, const struct ops *copies, cons
     const struct kv_rows *rows = &w->rows;
     const struct row *row = &b->rows[r];
     const int tail = tail_page(w, home, row);
-    const int64_t pages = ceil_div(layer_slots(w, row, n_prompt), KV_PAGE_SLOTS);
+    const int64_t pages = ceil_div(layer_slots(w, row, n_prompt), PAGE_SLOTS);
     const int64_t at = r * home->slot_stride;
     const int64_t n_bytes = (int64_t)w->shape->n_kv_heads * home->slots_cap * 4;
     for (int i = 0; i < pages; i++)
@@ -748,7 +747,7 @@ static void mark_prompts(struct layer_work *w, const struct batch *b)
             continue;
         uint64_t *dirty = w->rows.dirty + (int64_t)s->row * w->rows.dirty_stride;
         const int slots = layer_slots(w, &b->rows[s->row], s->pos + s->n);
-        for (int page = 0; page * KV_PAGE_SLOTS < slots; page++)
+        for (int page = 0; page * PAGE_SLOTS < slots; page++)
             dirty[page >> 6] |= 1ull << (page & 63);
     }
 }

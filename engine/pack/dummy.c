@@ -9,7 +9,7 @@
 #include "engine/source/family.h"
 #include "engine/source/rope.h"
 #include "engine/data/file.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -92,7 +92,7 @@ static enum err read_layer(struct model *m, struct pack_in *in, int layer, int64
     uint32_t n_tensors = pack_get_u32(in);
     if (in->failed || n_tensors > N_ROLES)
         return bad_meta(m, layer, "directory");
-    if (l->offset != *end || l->n_bytes <= 0 || l->n_bytes % PACK_ALIGN != 0 ||
+    if (l->offset != *end || l->n_bytes <= 0 || l->n_bytes % BLOCK_BYTES != 0 ||
         l->n_bytes > m->file_bytes - l->offset)
         return bad_meta(m, layer, "extent");
     *end += l->n_bytes;
@@ -161,7 +161,7 @@ static enum err read_meta(struct model *m, const struct pack_header *h)
     m->layers = calloc(n_layers, sizeof *m->layers);
     if (!m->layers)
         return fail(ERR_FIT, "no memory for the directory of %s", m->path);
-    int64_t end = PACK_ALIGN;
+    int64_t end = BLOCK_BYTES;
     int vocab_end = 0;
     for (int i = 0; i < m->n_layers; i++)
         TRY(read_layer(m, &in, i, &end, &vocab_end));
@@ -183,20 +183,20 @@ static enum err read_meta(struct model *m, const struct pack_header *h)
 
 static enum err read_file(struct model *m, int fd)
 {
-    uint8_t page[PACK_ALIGN];
+    uint8_t page[BLOCK_BYTES];
     struct pack_header h;
     struct stat st;
     if (fstat(fd, &st) != 0)
         return fail(ERR_IO, "%s: stat: %s", m->path, strerror(errno));
-    if (!S_ISREG(st.st_mode) || st.st_size < PACK_ALIGN)
+    if (!S_ISREG(st.st_mode) || st.st_size < BLOCK_BYTES)
         return fail(ERR_INPUT, "%s: header: not a pack", m->path);
-    TRY(read_at(fd, m->path, 0, PACK_ALIGN, page));
+    TRY(read_at(fd, m->path, 0, BLOCK_BYTES, page));
     TRY(pack_header_decode(&h, page, m->path));
     m->file_bytes = st.st_size;
     if (h.file_bytes != st.st_size)
         return fail(ERR_CORRUPT, "%s: header: says %lld bytes, the file has %lld (cut short?)",
                     m->path, (long long)h.file_bytes, (long long)st.st_size);
-    if (h.meta_offset < PACK_ALIGN || h.meta_offset > st.st_size || h.meta_bytes <= 0 ||
+    if (h.meta_offset < BLOCK_BYTES || h.meta_offset > st.st_size || h.meta_bytes <= 0 ||
         h.meta_bytes > MODEL_META_MAX || h.meta_bytes != st.st_size - h.meta_offset)
         return fail(ERR_CORRUPT, "%s: header: the metadata lies outside the file", m->path);
     m->meta = malloc((size_t)h.meta_bytes);
@@ -303,7 +303,7 @@ void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_
 
 int64_t model_pieces(const struct model_layer *l)
 {
-    return ceil_div(l->n_bytes, PACK_PIECE);
+    return ceil_div(l->n_bytes, PIECE_BYTES);
 }
 
 enum err model_piece_check(const struct model *m, int layer, int64_t piece, const void *data,
@@ -312,13 +312,13 @@ enum err model_piece_check(const struct model *m, int layer, int64_t piece, cons
     CHECK(layer >= 0 && layer < m->n_layers);
     const struct model_layer *l = &m->layers[layer];
     CHECK(piece >= 0 && piece < model_pieces(l));
-    CHECK(n_bytes == min_i64(PACK_PIECE, l->n_bytes - piece * PACK_PIECE));
+    CHECK(n_bytes == min_i64(PIECE_BYTES, l->n_bytes - piece * PIECE_BYTES));
     if (crc32c(0, data, n_bytes) == m->piece_crcs[l->piece + piece])
         return OK;
     return fail(ERR_CORRUPT,
                 "%s: layer %d: checksum mismatch in piece %lld, at byte %lld (pack the "
                 "model again)",
-                m->path, layer, (long long)piece, (long long)(l->offset + piece * PACK_PIECE));
+                m->path, layer, (long long)piece, (long long)(l->offset + piece * PIECE_BYTES));
 }
 
 enum dtype model_tile_dtype(enum compute compute, enum dtype stored)

@@ -194,10 +194,10 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
         memcpy(s->layer_dense, layer_dense, sizeof s->layer_dense);
 }
 
-void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN])
+void pack_header_encode(const struct pack_header *h, uint8_t page[BLOCK_BYTES])
 {
-    struct pack_out o = {.data = page, .capacity = PACK_ALIGN};
-    memset(page, 0, PACK_ALIGN);
+    struct pack_out o = {.data = page, .capacity = BLOCK_BYTES};
+    memset(page, 0, BLOCK_BYTES);
     pack_put(&o, PACK_MAGIC, 8);
     pack_put_u32(&o, PACK_VERSION);
     pack_put_u32(&o, h->meta_crc);
@@ -209,13 +209,14 @@ void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN])
     pack_put_u32(&o, (uint32_t)h->range.layer);
     pack_put_u32(&o, (uint32_t)h->range.role);
     pack_put_u64(&o, h->source);
-    o.n_bytes = PACK_ALIGN - 4;
-    pack_put_u32(&o, crc32c(0, page, PACK_ALIGN - 4));
+    o.n_bytes = BLOCK_BYTES - 4;
+    pack_put_u32(&o, crc32c(0, page, BLOCK_BYTES - 4));
 }
 
-enum err pack_header_decode(struct pack_header *h, const uint8_t page[PACK_ALIGN], const char *path)
+enum err pack_header_decode(struct pack_header *h, const uint8_t page[BLOCK_BYTES],
+                            const char *path)
 {
-    struct pack_in in = {.data = page, .n_bytes = PACK_ALIGN};
+    struct pack_in in = {.data = page, .n_bytes = BLOCK_BYTES};
     if (memcmp(pack_get(&in, 8), PACK_MAGIC, 8) != 0)
         return fail(ERR_INPUT, "%s: header: not a pack", path);
     uint32_t version = pack_get_u32(&in);
@@ -228,8 +229,8 @@ enum err pack_header_decode(struct pack_header *h, const uint8_t page[PACK_ALIGN
     h->range.layer = (int)pack_get_u32(&in);
     h->range.role = (int)pack_get_u32(&in);
     h->source = pack_get_u64(&in);
-    in.at = PACK_ALIGN - 4;
-    if (pack_get_u32(&in) != crc32c(0, page, PACK_ALIGN - 4))
+    in.at = BLOCK_BYTES - 4;
+    if (pack_get_u32(&in) != crc32c(0, page, BLOCK_BYTES - 4))
         return fail(ERR_CORRUPT, "%s: header: checksum mismatch (pack the model again)", path);
     if (version != PACK_VERSION)
         return fail(ERR_INPUT,
@@ -243,7 +244,7 @@ static enum err check_layer(const struct model *m, int layer, int fd, uint8_t *b
 {
     const struct model_layer *l = &m->layers[layer];
     for (int64_t piece = 0; !l->absent && piece < model_pieces(l); piece++) {
-        int64_t at = piece * PACK_PIECE, n = min_i64(PACK_PIECE, l->n_bytes - at);
+        int64_t at = piece * PIECE_BYTES, n = min_i64(PIECE_BYTES, l->n_bytes - at);
         for (int64_t done = 0; done < n;) {
             ssize_t got = pread(fd, buf + done, (size_t)(n - done), l->offset + at + done);
             if (got < 0 && errno == EINTR)
@@ -265,10 +266,10 @@ enum err pack_check(const char *path)
     struct model m;
     TRY(model_open(&m, path));
     enum err e = OK;
-    uint8_t *buf = malloc(PACK_PIECE);
+    uint8_t *buf = malloc(PIECE_BYTES);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (!buf)
-        e = fail(ERR_FIT, "no memory for %d bytes", PACK_PIECE);
+        e = fail(ERR_FIT, "no memory for %d bytes", PIECE_BYTES);
     else if (fd < 0)
         e = fail(ERR_IO, "%s: open: %s", path, strerror(errno));
     for (int i = 0; e == OK && i < m.n_layers; i++)
@@ -349,7 +350,7 @@ static int hash_blocks(int fd, int64_t n_bytes, uint64_t *hash)
 static enum err hash_whole(int fd, const char *path, const char *name, int64_t n_bytes,
                            struct model_hash *hash)
 {
-    static uint8_t piece[PACK_PIECE];
+    static uint8_t piece[PIECE_BYTES];
     uint32_t crc = 0;
     int64_t at = 0;
     for (ssize_t n = 1; n > 0; at += n) {

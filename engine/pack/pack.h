@@ -20,8 +20,6 @@
 
 #define PACK_MAGIC   "sluicepk"
 #define PACK_VERSION 6
-#define PACK_ALIGN   4096
-#define PACK_PIECE   (1 << 20)
 
 /* What matrices are stored as. Norms and biases are always f32; learned positions are never put
  * into blocks. The numbers stand in pack files: append only. */
@@ -163,9 +161,9 @@ struct pack_header {
     struct model_range range;
     uint64_t source; // pack_source_hash() of the model; 0: not kept, as in older packs
 };
-void pack_header_encode(const struct pack_header *h, uint8_t page[PACK_ALIGN]);
+void pack_header_encode(const struct pack_header *h, uint8_t page[BLOCK_BYTES]);
 /* ERR_INPUT: not a pack or another version; ERR_CORRUPT: damaged. `path` is for the message. */
-enum err pack_header_decode(struct pack_header *h, const uint8_t page[PACK_ALIGN],
+enum err pack_header_decode(struct pack_header *h, const uint8_t page[BLOCK_BYTES],
                             const char *path);
 
 #endif

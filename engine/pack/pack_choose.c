@@ -78,7 +78,7 @@ static enum err tell(struct chooser *c, int64_t n_bytes)
 {
     c->done_bytes += n_bytes;
     if (!c->r->progress ||
-        (c->done_bytes - c->told_bytes < PACK_PIECE && c->done_bytes < c->total_bytes))
+        (c->done_bytes - c->told_bytes < PIECE_BYTES && c->done_bytes < c->total_bytes))
         return OK;
     c->told_bytes = c->done_bytes;
     return c->r->progress(c->r->ctx, c->done_bytes, c->total_bytes);

@@ -13,7 +13,7 @@
 
 #include "engine/pack/dummy.h"
 #include "engine/pack/pack.h"
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #define MAGIC       "sluicezs"
 #define VERSION     1
@@ -55,10 +55,10 @@ static enum err path_of(const struct model *m, char *path, size_t n)
 
 /* ---- header and table ---- */
 
-static void header_encode(const struct header *h, uint8_t page[PACK_ALIGN])
+static void header_encode(const struct header *h, uint8_t page[BLOCK_BYTES])
 {
-    struct pack_out o = {.data = page, .capacity = PACK_ALIGN};
-    memset(page, 0, PACK_ALIGN);
+    struct pack_out o = {.data = page, .capacity = BLOCK_BYTES};
+    memset(page, 0, BLOCK_BYTES);
     pack_put(&o, MAGIC, 8);
     pack_put_u32(&o, VERSION);
     pack_put_u32(&o, h->table_crc);
@@ -66,13 +66,13 @@ static void header_encode(const struct header *h, uint8_t page[PACK_ALIGN])
     pack_put_u64(&o, (uint64_t)h->n_pieces);
     pack_put_u64(&o, (uint64_t)h->table_offset);
     pack_put_u64(&o, h->fingerprint);
-    o.n_bytes = PACK_ALIGN - 4;
-    pack_put_u32(&o, crc32c(0, page, PACK_ALIGN - 4));
+    o.n_bytes = BLOCK_BYTES - 4;
+    pack_put_u32(&o, crc32c(0, page, BLOCK_BYTES - 4));
 }
 
-static enum err header_decode(struct header *h, const uint8_t page[PACK_ALIGN], const char *path)
+static enum err header_decode(struct header *h, const uint8_t page[BLOCK_BYTES], const char *path)
 {
-    struct pack_in in = {.data = page, .n_bytes = PACK_ALIGN};
+    struct pack_in in = {.data = page, .n_bytes = BLOCK_BYTES};
     int named = memcmp(pack_get(&in, 8), MAGIC, 8) == 0;
     uint32_t version = pack_get_u32(&in);
     h->table_crc = pack_get_u32(&in);
@@ -80,8 +80,8 @@ static enum err header_decode(struct header *h, const uint8_t page[PACK_ALIGN], 
     h->n_pieces = (int64_t)pack_get_u64(&in);
     h->table_offset = (int64_t)pack_get_u64(&in);
     h->fingerprint = pack_get_u64(&in);
-    in.at = PACK_ALIGN - 4;
-    if (!named || pack_get_u32(&in) != crc32c(0, page, PACK_ALIGN - 4))
+    in.at = BLOCK_BYTES - 4;
+    if (!named || pack_get_u32(&in) != crc32c(0, page, BLOCK_BYTES - 4))
         return fail(ERR_CORRUPT, "%s: header: checksum mismatch", path);
     if (version != VERSION)
         return fail(ERR_INPUT, "%s: header: version %u, this program reads %d", path, version,
@@ -98,12 +98,12 @@ static enum err read_layer(struct pack_codec *z, const struct model_layer *l, st
         struct codec_piece *p = &z->pieces[l->piece + i];
         p->offset = (int64_t)pack_get_u64(in);
         p->stored_bytes = pack_get_u32(in);
-        int64_t n_bytes = min_i64(PACK_PIECE, l->n_bytes - i * PACK_PIECE);
+        int64_t n_bytes = min_i64(PIECE_BYTES, l->n_bytes - i * PIECE_BYTES);
         if (p->stored_bytes == 0)
             continue;
         n_there++;
-        if (p->offset < PACK_ALIGN || p->offset % CODEC_BLOCK != 0 || p->offset > table_offset ||
-            p->stored_bytes % CODEC_BLOCK != 0 || p->stored_bytes > n_bytes ||
+        if (p->offset < BLOCK_BYTES || p->offset % BLOCK_BYTES != 0 || p->offset > table_offset ||
+            p->stored_bytes % BLOCK_BYTES != 0 || p->stored_bytes > n_bytes ||
             p->stored_bytes > table_offset - p->offset)
             return fail(ERR_CORRUPT, "%s: table: a piece lies outside the file", z->path);
     }
@@ -127,18 +127,18 @@ static enum err read_table(struct pack_codec *z, const struct model *m, const st
 
 static enum err read_file(struct pack_codec *z, const struct model *m, int fd)
 {
-    uint8_t page[PACK_ALIGN];
+    uint8_t page[BLOCK_BYTES];
     struct header h;
     struct stat st;
     if (fstat(fd, &st) != 0)
         return fail(ERR_IO, "%s: stat: %s", z->path, strerror(errno));
-    if (!S_ISREG(st.st_mode) || st.st_size < PACK_ALIGN)
+    if (!S_ISREG(st.st_mode) || st.st_size < BLOCK_BYTES)
         return fail(ERR_CORRUPT, "%s: header: cut short", z->path);
-    TRY(read_at(fd, z->path, 0, PACK_ALIGN, page));
+    TRY(read_at(fd, z->path, 0, BLOCK_BYTES, page));
     TRY(header_decode(&h, page, z->path));
     if (h.fingerprint != m->fingerprint || h.n_pieces != m->n_pieces)
         return fail(ERR_INPUT, "%s: belongs to another pack", z->path);
-    if (h.file_bytes != st.st_size || h.table_offset < PACK_ALIGN || h.table_offset > st.st_size ||
+    if (h.file_bytes != st.st_size || h.table_offset < BLOCK_BYTES || h.table_offset > st.st_size ||
         st.st_size - h.table_offset != h.n_pieces * ENTRY_BYTES)
         return fail(ERR_CORRUPT, "%s: header: says %lld bytes, the file has %lld (cut short?)",
                     z->path, (long long)h.file_bytes, (long long)st.st_size);
@@ -195,7 +195,7 @@ int pack_codec_covers(const struct pack_codec *z, const struct model *m, const s
 /* One thread's piece of a round. */
 struct piece_maker {
     struct codec *codec; // owned
-    uint8_t *in, *out;   // owned: [PACK_PIECE] each
+    uint8_t *in, *out;   // owned: [PIECE_BYTES] each
     int layer;
     int64_t piece, n_bytes;
     int64_t stored_bytes; // of it at `out`, or n_bytes at `in`
@@ -217,7 +217,7 @@ struct maker {
 static enum err piece_make(const struct maker *w, struct piece_maker *p)
 {
     const struct model_layer *l = &w->m->layers[p->layer];
-    TRY(read_at(w->pack, w->m->path, l->offset + p->piece * PACK_PIECE, p->n_bytes, p->in));
+    TRY(read_at(w->pack, w->m->path, l->offset + p->piece * PIECE_BYTES, p->n_bytes, p->in));
     TRY(model_piece_check(w->m, p->layer, p->piece, p->in, p->n_bytes));
     p->stored_bytes = codec_compress(p->codec, p->in, p->n_bytes, p->out);
     return OK;
@@ -271,14 +271,14 @@ static enum err make_round(struct maker *w)
 
 static enum err make_pieces(struct maker *w)
 {
-    w->end = PACK_ALIGN;
+    w->end = BLOCK_BYTES;
     for (int i = 1; i < w->m->n_layers; i++) {
         const struct model_layer *l = &w->m->layers[i];
         for (int64_t k = 0; !l->absent && k < model_pieces(l); k++) {
             struct piece_maker *p = &w->each[w->n++];
             p->layer = i;
             p->piece = k;
-            p->n_bytes = min_i64(PACK_PIECE, l->n_bytes - k * PACK_PIECE);
+            p->n_bytes = min_i64(PIECE_BYTES, l->n_bytes - k * PIECE_BYTES);
             if (w->n == w->n_each)
                 TRY(make_round(w));
         }
@@ -293,7 +293,7 @@ static enum err make_table(struct maker *w)
         pack_put_u64(&table, (uint64_t)w->pieces[i].offset);
         pack_put_u32(&table, (uint32_t)w->pieces[i].stored_bytes);
     }
-    uint8_t page[PACK_ALIGN];
+    uint8_t page[BLOCK_BYTES];
     enum err e = table.failed ? fail(ERR_FIT, "no memory for the table of %s", w->path) : OK;
     if (e == OK) {
         struct header h = {w->end + table.n_bytes, w->m->n_pieces, w->end, w->m->fingerprint,
@@ -302,7 +302,7 @@ static enum err make_table(struct maker *w)
         e = write_at(w, w->end, table.data, table.n_bytes);
     }
     if (e == OK)
-        e = write_at(w, 0, page, PACK_ALIGN);
+        e = write_at(w, 0, page, BLOCK_BYTES);
     free(table.data);
     return e;
 }
@@ -310,7 +310,7 @@ static enum err make_table(struct maker *w)
 static enum err take_makers(struct maker *w)
 {
     const struct pack_codec_request *r = w->r;
-    int64_t one = codec_bytes(1) + 2 * PACK_PIECE;
+    int64_t one = codec_bytes(1) + 2 * PIECE_BYTES;
     int64_t most = min_i64(min_i64(pool_threads(r->pool), MAKERS_MAX), r->memory_bytes / one);
     w->pieces = calloc((size_t)w->m->n_pieces, sizeof *w->pieces);
     if (!w->pieces)
@@ -318,8 +318,8 @@ static enum err take_makers(struct maker *w)
     for (w->n_each = 0; w->n_each < max_i64(most, 1); w->n_each++) {
         struct piece_maker *p = &w->each[w->n_each];
         TRY(codec_open(&p->codec, 1));
-        p->in = malloc(PACK_PIECE);
-        p->out = malloc(PACK_PIECE);
+        p->in = malloc(PIECE_BYTES);
+        p->out = malloc(PIECE_BYTES);
         if (!p->in || !p->out)
             return fail(ERR_FIT, "no memory for the codec");
     }
@@ -474,21 +474,21 @@ static enum err sample_made(const struct model *m, int layer, uint8_t *buf, int6
     return e;
 }
 
-/* Some pieces of the middle layer into buf[SAMPLES * PACK_PIECE]. */
+/* Some pieces of the middle layer into buf[SAMPLES * PIECE_BYTES]. */
 static enum err sample_read(const struct model *m, uint8_t *buf, int64_t *n_bytes)
 {
     int layer = middle_layer(m);
     const struct model_layer *l = &m->layers[layer];
     *n_bytes = 0;
     if (l->absent)
-        return sample_made(m, layer, buf, SAMPLES * PACK_PIECE, n_bytes);
+        return sample_made(m, layer, buf, SAMPLES * PIECE_BYTES, n_bytes);
     int fd = open(m->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return fail(ERR_IO, "%s: open: %s", m->path, strerror(errno));
     enum err e = OK;
     int64_t n_pieces = model_pieces(l), n = min_i64(n_pieces, SAMPLES);
     for (int64_t i = 0; i < n && e == OK; i++) {
-        int64_t at = n_pieces * i / n * PACK_PIECE, size = min_i64(PACK_PIECE, l->n_bytes - at);
+        int64_t at = n_pieces * i / n * PIECE_BYTES, size = min_i64(PIECE_BYTES, l->n_bytes - at);
         e = read_at(fd, m->path, l->offset + at, size, buf + *n_bytes);
         *n_bytes += size;
     }
@@ -502,8 +502,8 @@ static void measure(struct codec *c, const uint8_t *in, int64_t n_bytes, uint8_t
                     uint8_t *out, struct pack_codec_sample *s)
 {
     int64_t stored_bytes = 0, encode_ns = 0, decode_ns = 0;
-    for (int64_t at = 0; at < n_bytes; at += PACK_PIECE) {
-        int64_t n = min_i64(PACK_PIECE, n_bytes - at), start_ns = clock_ns();
+    for (int64_t at = 0; at < n_bytes; at += PIECE_BYTES) {
+        int64_t n = min_i64(PIECE_BYTES, n_bytes - at), start_ns = clock_ns();
         int64_t size = codec_compress(c, in + at, n, stored);
         encode_ns += clock_ns() - start_ns;
         stored_bytes += size > 0 ? size : n;
@@ -526,11 +526,11 @@ enum err pack_codec_measure(const struct model *m, struct pack_codec_sample *s)
     int64_t n_bytes = 0;
     *s = (struct pack_codec_sample){.share = 1, .rate = 1e12};
     TRY(codec_open(&c, 1));
-    uint8_t *in = malloc((size_t)(SAMPLES + 2) * PACK_PIECE);
+    uint8_t *in = malloc((size_t)(SAMPLES + 2) * PIECE_BYTES);
     enum err e = in ? sample_read(m, in, &n_bytes) : fail(ERR_FIT, "no memory for the codec");
     if (e == OK && n_bytes > 0) {
-        uint8_t *stored = in + SAMPLES * PACK_PIECE;
-        measure(c, in, n_bytes, stored, stored + PACK_PIECE, s);
+        uint8_t *stored = in + SAMPLES * PIECE_BYTES;
+        measure(c, in, n_bytes, stored, stored + PIECE_BYTES, s);
     }
     free(in);
     codec_close(c);

@@ -4,7 +4,7 @@
  * Owns: that file: its format, its maker, its check; the measuring of what it would give. Refuses:
  * the coding (offload/codec.h), reading it (the mover does), deciding whether to use it (the plan).
  *
- * File = header page | pieces | table. A piece is PACK_PIECE bytes of a layer that is not the
+ * File = header page | pieces | table. A piece is PIECE_BYTES bytes of a layer that is not the
  * embedding, whose rows are gathered; stored encoded, or as it is, from a multiple of 4096 on.
  *   header  4096 bytes: magic, version, sizes, the pack's fingerprint, CRC of the table; the last 4
  *           bytes are its CRC
@@ -15,7 +15,7 @@
 #define ENGINE_PACK_PACK_CODEC_H
 
 #include "engine/pack/model.h"
-#include "kernels/pool.h"
+#include "kernels/base/pool.h"
 #include "offload/codec.h"
 #include "policy/plan.h"
 

@@ -19,7 +19,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 #define TMP_INFIX ".tmp."
 
@@ -93,7 +93,7 @@ static enum err place_layer(struct writer *w, struct model_layer *l, enum role_p
                         w->p->name, role_name(role), t->k, dtype_info(t->dtype)->name);
         at = round_up(at + n_bytes, 64);
     }
-    l->n_bytes = round_up(max_i64(at, 1), PACK_ALIGN);
+    l->n_bytes = round_up(max_i64(at, 1), BLOCK_BYTES);
     return OK;
 }
 
@@ -175,7 +175,7 @@ static enum err lay_out(struct writer *w)
         l->vocab_first = first;
     }
     w->n_slices = w->n_layers - 1 - s->n_layers;
-    w->end = PACK_ALIGN;
+    w->end = BLOCK_BYTES;
     for (int i = 0; i < w->n_layers; i++) {
         struct model_layer *l = &w->layers[i];
         l->offset = w->end;
@@ -255,7 +255,7 @@ static enum err append(struct writer *w, const void *data, int64_t n_bytes)
         CHECK(w->piece < w->n_pieces);
         w->crcs[w->piece++] = w->crc;
         w->crc = 0;
-        w->piece_left = PACK_PIECE;
+        w->piece_left = PIECE_BYTES;
         if (w->r->progress)
             TRY(w->r->progress(w->r->ctx, w->pos, w->end));
     }
@@ -264,7 +264,7 @@ static enum err append(struct writer *w, const void *data, int64_t n_bytes)
 
 static enum err append_zeros(struct writer *w, int64_t until)
 {
-    static const uint8_t zeros[PACK_ALIGN];
+    static const uint8_t zeros[BLOCK_BYTES];
     CHECK(until >= w->pos);
     while (w->pos < until)
         TRY(append(w, zeros, min_i64(until - w->pos, (int64_t)sizeof zeros)));
@@ -353,7 +353,7 @@ static enum err write_layer(struct writer *w, int index)
     int layer = decoder_of(w, index);
     CHECK(w->pos == l->offset);
     w->layer = index;
-    w->piece_left = PACK_PIECE;
+    w->piece_left = PIECE_BYTES;
     w->crc = 0;
     for (int role = 0; role < N_ROLES; role++) {
         if (!model_has(l, role))
@@ -363,7 +363,7 @@ static enum err write_layer(struct writer *w, int index)
                          &l->tensors[role]));
     }
     TRY(append_zeros(w, l->offset + l->n_bytes));
-    if (w->piece_left < PACK_PIECE) // the last piece of an extent may be shorter
+    if (w->piece_left < PIECE_BYTES) // the last piece of an extent may be shorter
         w->crcs[w->piece++] = w->crc;
     CHECK(w->memory || w->piece == l->piece + model_pieces(l));
     return OK;
@@ -435,14 +435,14 @@ static enum err write_meta(struct writer *w)
     if (body.failed || meta.failed) {
         e = fail(ERR_FIT, "no memory for the metadata of %s", w->p->name);
     } else {
-        uint8_t page[PACK_ALIGN];
+        uint8_t page[BLOCK_BYTES];
         struct pack_header h = {w->end + meta.n_bytes, w->end, meta.n_bytes,
                                 crc32c(0, meta.data, meta.n_bytes),
                                 w->p->dummy ? (struct model_range){0} : w->range, w->r->source};
         pack_header_encode(&h, page);
         e = write_at(w, w->end, meta.data, meta.n_bytes);
         if (e == OK)
-            e = write_at(w, 0, page, PACK_ALIGN);
+            e = write_at(w, 0, page, BLOCK_BYTES);
         if (e == OK && ftruncate(w->fd, h.file_bytes) != 0)
             e = fail(ERR_IO, "%s: truncate: %s", w->tmp, strerror(errno));
     }
@@ -534,7 +534,7 @@ static enum err take_name(struct writer *w)
 
 static enum err write_all(struct writer *w)
 {
-    w->pos = PACK_ALIGN;
+    w->pos = BLOCK_BYTES;
     for (int i = 0; i < w->n_layers && !w->r->on_demand; i++)
         TRY(write_layer(w, i));
     if (w->r->progress && !w->r->on_demand) // the last piece of a layer may be a short one

@@ -151,14 +151,14 @@ static inline int matmul_shares(const struct matmul_args *a, int thread, int n_t
 /* Scratch of one thread of an attention op. */
 #define ATTEND_ROWS_MAX 6 // rows (query, head) that any set works on together
 #define SPLIT_SLOTS     256
-#define SPLIT_PAGES     (SPLIT_SLOTS / KV_PAGE_SLOTS)
+#define SPLIT_PAGES     (SPLIT_SLOTS / PAGE_SLOTS)
 
 /* Prompts on pairs of bf16: rows of a register tile, keys of a chunk; strides in numbers, odd
  * multiples of a cache line so that a block's rows do not meet in a set of the L1 cache. */
 #define PROMPT_ROWS        14
 #define PROMPT_LANES       16 // numbers of which there is one a row, in a register
 #define PROMPT_CHUNK       256
-#define PROMPT_CHUNK_PAGES (PROMPT_CHUNK / KV_PAGE_SLOTS)
+#define PROMPT_CHUNK_PAGES (PROMPT_CHUNK / PAGE_SLOTS)
 #define PROMPT_Q_STRIDE    (2 * SHAPE_ROPE_MAX + 32)
 #define PROMPT_X_STRIDE    (PROMPT_CHUNK + 16)
 #define PROMPT_P_STRIDE    (PROMPT_CHUNK + 32)
@@ -192,7 +192,7 @@ struct prompt_scratch {
 
 static inline struct prompt_scratch prompt_scratch(int64_t n_prompt, int head_dim)
 {
-    int64_t n_pad = round_up(n_prompt, KV_PAGE_SLOTS);
+    int64_t n_pad = round_up(n_prompt, PAGE_SLOTS);
     int64_t f32_bytes = (n_pad + 2 * round_up(head_dim, 16)) * ATTEND_ROWS_MAX * 4;
     struct prompt_scratch s;
     s.columns = max_i64(round_up(f32_bytes, 64), prompt_scratch_bf16(n_prompt, head_dim).bytes);
@@ -212,11 +212,11 @@ static inline int64_t attend_forced_thread_bytes(int64_t slots, int group, int n
 {
     int64_t dim_pad = round_up(head_dim, 16), n_splits = ceil_div(slots, SPLIT_SLOTS) + 1;
     int64_t groups = ceil_div(head_dim, KV_GROUP);
-    int64_t all = scores ? round_up(slots, KV_PAGE_SLOTS) + EVICT_RING_MAX : 0;
+    int64_t all = scores ? round_up(slots, PAGE_SLOTS) + EVICT_RING_MAX : 0;
     int64_t logits = max_i64(all, SPLIT_SLOTS);
     int64_t per_row = logits + n_splits * (3 + dim_pad) + dim_pad * 3 / 2 + groups + 1;
     int64_t numbers = per_row * group * n_kv_heads + (2 * n_kv_heads + 1) * dim_pad +
-                      6 * n_kv_heads + KV_PAGE_SLOTS * dim_pad;
+                      6 * n_kv_heads + PAGE_SLOTS * dim_pad;
     return round_up(numbers * (int64_t)sizeof(float), 64);
 }
 

@@ -15,15 +15,15 @@ static void store_part(void *ctx, int thread, int n_threads)
 {
     const struct kv_store_args *a = ctx;
     const struct kv_layout *l = &a->layout;
-    int64_t page0 = a->first / KV_PAGE_SLOTS, first, last; // whole pages, for the cache lines' sake
-    pool_split(ceil_div(a->first + a->n, KV_PAGE_SLOTS) - page0, thread, n_threads, &first, &last);
-    int64_t end = min_i64((page0 + last) * KV_PAGE_SLOTS, (int64_t)a->first + a->n);
-    for (int64_t t = max_i64((page0 + first) * KV_PAGE_SLOTS, a->first); t < end; t++) {
-        uint8_t *page = (uint8_t *)a->pages + t / KV_PAGE_SLOTS * l->page_bytes;
+    int64_t page0 = a->first / PAGE_SLOTS, first, last; // whole pages, for the cache lines' sake
+    pool_split(ceil_div(a->first + a->n, PAGE_SLOTS) - page0, thread, n_threads, &first, &last);
+    int64_t end = min_i64((page0 + last) * PAGE_SLOTS, (int64_t)a->first + a->n);
+    for (int64_t t = max_i64((page0 + first) * PAGE_SLOTS, a->first); t < end; t++) {
+        uint8_t *page = (uint8_t *)a->pages + t / PAGE_SLOTS * l->page_bytes;
         const float *k = a->k + (t - a->first) * a->k_stride;
         const float *v = a->v + (t - a->first) * a->v_stride;
         for (int h = 0; h < l->n_kv_heads; h++)
-            kv_put(l, page, (int)(t % KV_PAGE_SLOTS), h, k + (int64_t)h * l->head_dim,
+            kv_put(l, page, (int)(t % PAGE_SLOTS), h, k + (int64_t)h * l->head_dim,
                    v + (int64_t)h * l->head_dim);
     }
 }
@@ -46,7 +46,7 @@ struct keep_scratch {
 static int64_t keep_scratch_lay_out(struct keep_scratch *s, uint8_t *base, int64_t n_prompt,
                                     int n_kv_heads, int head_dim)
 {
-    int64_t n = round_up(n_prompt, KV_PAGE_SLOTS), dim = round_up(head_dim, 16);
+    int64_t n = round_up(n_prompt, PAGE_SLOTS), dim = round_up(head_dim, 16);
     if (s) {
         s->rank = (float *)base;
         s->heap = (int32_t *)(base + n * 4);
@@ -113,10 +113,10 @@ static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s
  * was rotated. */
 static void position_get(const struct prompt_keep_args *a, int head, int pos, float *k, float *v)
 {
-    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    const uint8_t *page = (const uint8_t *)a->pages + pos / PAGE_SLOTS * a->from.page_bytes;
     const int half = a->rope.cos ? a->rope.rope_dim / 2 : 0;
     const float scale = half > 0 ? a->rope.scale : 1, inverse = 1.0f / (scale * scale);
-    kv_get(&a->from, page, pos % KV_PAGE_SLOTS, head, k, v);
+    kv_get(&a->from, page, pos % PAGE_SLOTS, head, k, v);
     for (int i = 0; i < half; i++) {
         const int64_t at = (int64_t)pos * half + i;
         const float x = k[i], y = k[half + i], c = a->rope.cos[at], sine = a->rope.sin[at];
@@ -160,7 +160,7 @@ static void see_lag(const struct prompt_keep_args *a, struct keep_scratch *s, in
 static void make_lag_scores(const struct prompt_keep_args *a, struct keep_scratch *s, int head)
 {
     const int lag = evict_lag(&a->limits), chunks = evict_lag_chunks(&a->limits, a->n_prompt);
-    float *scores = a->scores + head * round_up(a->n_prompt, KV_PAGE_SLOTS);
+    float *scores = a->scores + head * round_up(a->n_prompt, PAGE_SLOTS);
     float of_keys[EVICT_LAG_MOST], of_values[EVICT_LAG_MOST];
     for (int pos = 0; pos < a->n_prompt; pos++)
         scores[pos] = 1;
@@ -228,7 +228,7 @@ static void copy_slot(const struct kv_layout *l, const uint8_t *from, int from_s
     const uint32_t *k = (const uint32_t *)from + from_slot;
     uint32_t *k_to = (uint32_t *)to + to_slot;
     int64_t words = l->panel_bytes / 4; // of a panel; of K, one word of every 32 is the slot's
-    for (int64_t i = 0; i < words; i += KV_PAGE_SLOTS)
+    for (int64_t i = 0; i < words; i += PAGE_SLOTS)
         k_to[i] = k[i];
     from += l->v_offset;
     to += l->v_offset;
@@ -246,7 +246,7 @@ static void copy_slot(const struct kv_layout *l, const uint8_t *from, int from_s
 /* The page of the row in which a slot stands. */
 static uint8_t *page_to(const struct kv_row *kv, int slot)
 {
-    return kv_page_of(kv->all, kv->page_ids[slot / KV_PAGE_SLOTS]);
+    return kv_page_of(kv->all, kv->page_ids[slot / PAGE_SLOTS]);
 }
 
 /* 1: a slot of the row holds the bytes that the workspace has. */
@@ -258,9 +258,9 @@ static int stays_as_is(const struct prompt_keep_args *a)
 static void keep_slot(const struct prompt_keep_args *a, const struct kv_row *kv,
                       struct keep_scratch *s, int head, int pos, int slot)
 {
-    const uint8_t *from = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    const uint8_t *from = (const uint8_t *)a->pages + pos / PAGE_SLOTS * a->from.page_bytes;
     uint8_t *to = page_to(kv, slot);
-    int from_slot = pos % KV_PAGE_SLOTS, to_slot = slot % KV_PAGE_SLOTS;
+    int from_slot = pos % PAGE_SLOTS, to_slot = slot % PAGE_SLOTS;
     if (stays_as_is(a)) {
         int64_t panel = a->from.panel_bytes * head;
         copy_slot(&a->from, from + panel, from_slot, to + panel, to_slot);
@@ -274,24 +274,24 @@ static void keep_slot(const struct prompt_keep_args *a, const struct kv_row *kv,
 static int keep_pages(const struct prompt_keep_args *a, const struct kv_row *kv, int head)
 {
     const struct kv_layout *l = &a->from;
-    int n_pages = a->n_prompt / KV_PAGE_SLOTS;
+    int n_pages = a->n_prompt / PAGE_SLOTS;
     for (int page = 0; page < n_pages; page++) {
         int64_t at = l->panel_bytes * head;
         const uint8_t *from = (const uint8_t *)a->pages + page * l->page_bytes + at;
-        uint8_t *to = page_to(kv, page * KV_PAGE_SLOTS) + at;
+        uint8_t *to = page_to(kv, page * PAGE_SLOTS) + at;
         memcpy(to, from, (size_t)l->panel_bytes);
         memcpy(to + l->v_offset, from + l->v_offset, (size_t)l->panel_bytes);
     }
-    return n_pages * KV_PAGE_SLOTS;
+    return n_pages * PAGE_SLOTS;
 }
 
 /* The newest positions, under mixed. */
 static void keep_in_ring(const struct prompt_keep_args *a, const struct kv_row *kv,
                          struct keep_scratch *s, int head, int pos, int at)
 {
-    uint8_t *to = kv->ring + at / KV_PAGE_SLOTS * a->kv.ring.page_bytes;
+    uint8_t *to = kv->ring + at / PAGE_SLOTS * a->kv.ring.page_bytes;
     position_get(a, head, pos, s->k, s->v);
-    kv_put(&a->kv.ring, to, at % KV_PAGE_SLOTS, head, s->k, s->v);
+    kv_put(&a->kv.ring, to, at % PAGE_SLOTS, head, s->k, s->v);
 }
 
 /* Slots from `slot` on that the head has no token for, where heads share their budgets. */
@@ -302,7 +302,7 @@ static void keep_empty(const struct prompt_keep_args *a, const struct kv_row *kv
     memset(s->k, 0, (size_t)l->head_dim * sizeof *s->k);
     for (; slot < kv->n_slots && evict_uneven(&a->limits); slot++) {
         const int64_t meta = (int64_t)head * kv->slots_cap + slot;
-        kv_put(l, page_to(kv, slot), slot % KV_PAGE_SLOTS, head, s->k, s->k);
+        kv_put(l, page_to(kv, slot), slot % PAGE_SLOTS, head, s->k, s->k);
         kv->slot_pos[meta] = EVICT_EMPTY;
         kv->slot_score[meta] = 0;
         if (kv->slot_trait)
@@ -368,7 +368,7 @@ static struct keep_scratch thread_scratch(const struct prompt_keep_args *a, int 
 
 static float *shared_ranks(const struct keep_task *t, int64_t head)
 {
-    return t->ranks + head * round_up(t->args->n_prompt, KV_PAGE_SLOTS);
+    return t->ranks + head * round_up(t->args->n_prompt, PAGE_SLOTS);
 }
 
 /* What all of a head's positions are held against: before any head is kept, as under scope layer
@@ -486,6 +486,6 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
         share_slots(&t, t.kept + heads);
     }
     pool_run(ops->pool, keep_part, &t);
-    for (int page = 0; page < ceil_div(n_slots, KV_PAGE_SLOTS); page++)
+    for (int page = 0; page < ceil_div(n_slots, PAGE_SLOTS); page++)
         t.kv.dirty[page / 64] |= 1ull << (page % 64);
 }

@@ -52,7 +52,7 @@ template <int FORMAT> struct chunk {
     static constexpr int PER = FORMAT == KV_F32 ? 1 : FORMAT == KV_Q4 ? 4 : 2; // slots of a word
     static constexpr int ROW = VALUE_DIMS * WORD;
     static constexpr int MOST = THREADS * 16 / ROW * PER;
-    static constexpr int SLOTS = MOST < KV_PAGE_SLOTS ? MOST : KV_PAGE_SLOTS;
+    static constexpr int SLOTS = MOST < PAGE_SLOTS ? MOST : PAGE_SLOTS;
     static constexpr int BYTES = SLOTS / PER * ROW; // 4 KiB; q4 2 KiB
     static constexpr int STAGES = STAGES_BYTES / BYTES;
 };
@@ -163,7 +163,7 @@ DEVICE void k_chains(const struct split *s, const uint8_t *panel, int first, int
 #pragma unroll STEPS
     for (int d = first; d < last; d += 4) {
         float k[4];
-        column_numbers<FORMAT>(panel, KV_PAGE_SLOTS, d, lane_id(), 15, k);
+        column_numbers<FORMAT>(panel, PAGE_SLOTS, d, lane_id(), 15, k);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             const float4 q = *(const float4 *)(s->q + r * s->l.dim_pad + d);
@@ -281,8 +281,8 @@ template <int FORMAT>
 DEVICE void chunk_fetch(const struct split *s, const struct piece *piece, int c)
 {
     typedef chunk<FORMAT> C;
-    const int first = c * C::SLOTS + piece->slot, page = first / KV_PAGE_SLOTS;
-    const int slot = first % KV_PAGE_SLOTS;
+    const int first = c * C::SLOTS + piece->slot, page = first / PAGE_SLOTS;
+    const int slot = first % PAGE_SLOTS;
     if (piece->slot < C::SLOTS && first < s->n && s->live[page] >> slot & ((1 << C::PER) - 1))
         cp_async16(s->stages + c % C::STAGES * C::BYTES + piece->to,
                    s->pages[page] + piece->from + slot / C::PER * s->l.dim_pad * C::WORD);
@@ -367,9 +367,9 @@ DEVICE void split_values(const struct forced *f, const struct split *s, int64_t 
         const int takes_part = r0 < R && d0 + d < s->l.head_dim;
         float acc[ROWS] = {};
         for (int c = 0, slot = 0; slot < s->n; c++, slot += C::SLOTS) {
-            const int page = slot / KV_PAGE_SLOTS;
-            const unsigned all = 0xffffffffu >> (KV_PAGE_SLOTS - C::SLOTS);
-            const unsigned live = s->live[page] >> slot % KV_PAGE_SLOTS & all;
+            const int page = slot / PAGE_SLOTS;
+            const unsigned all = 0xffffffffu >> (PAGE_SLOTS - C::SLOTS);
+            const unsigned live = s->live[page] >> slot % PAGE_SLOTS & all;
             const uint8_t *stage = s->stages + c % C::STAGES * C::BYTES;
             cp_async_wait<C::STAGES - 2>();
             __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more
@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
     s.scale = f.a.scale;
     s.cap = f.a.cap;
     split_take<R>(&s.l, &s);
-    if (slot < SPLIT_PAGES && slot * KV_PAGE_SLOTS < s.n)
+    if (slot < SPLIT_PAGES && slot * PAGE_SLOTS < s.n)
         s.pages[slot] = in_pages ? kv_page_of(&f.a.kv, t.kv.page_ids[split * SPLIT_PAGES + slot])
                                  : t.kv.ring + slot * s.l.page_bytes;
     const int hidden = evict_hidden(&f.score, &t.s.limits, t.now);

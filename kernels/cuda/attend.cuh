@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/kv.cuh"
 
-#define SPLIT_PAGES (SPLIT / KV_PAGE_SLOTS)
+#define SPLIT_PAGES (SPLIT / PAGE_SLOTS)
 #define THREADS     SPLIT // a thread has a slot, a warp a page
 
 struct forced {

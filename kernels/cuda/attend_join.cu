@@ -290,7 +290,7 @@ DEVICE void place_token(const struct forced *f, const struct token *t, int span,
     const int R = t->kv.ring_slots, at = R > 0 ? t->now % R : 0;
     const int in_pos = R == 0 ? t->now : t->now >= R ? t->now - R : -1;
     const int64_t ring_meta = meta + t->kv.slots_cap - R + at;
-    uint8_t *ring_page = R > 0 ? t->kv.ring + at / KV_PAGE_SLOTS * f->a.kv.ring.page_bytes : NULL;
+    uint8_t *ring_page = R > 0 ? t->kv.ring + at / PAGE_SLOTS * f->a.kv.ring.page_bytes : NULL;
     const float own_score = SCORES ? f->own_score[unit_of(f, span, head)] : 0.0f;
     const float own_trait = t->kv.slot_trait ? f->own_trait[unit_of(f, span, head)] : 0.0f;
     float in_score = own_score, in_trait = own_trait;
@@ -311,13 +311,13 @@ DEVICE void place_token(const struct forced *f, const struct token *t, int span,
     for (int i = (int)threadIdx.x; i < 2 * head_dim && R > 0 && in_pos >= 0; i += THREADS) {
         const int v = i / head_dim;
         old[i] = kv_number(&f->a.kv.ring, kv_panel(&f->a.kv.ring, ring_page, head, v), v,
-                           at % KV_PAGE_SLOTS, i % head_dim);
+                           at % PAGE_SLOTS, i % head_dim);
     }
     __syncthreads();
     struct token_source source = {f->a.k + t->row * f->a.k_stride + (int64_t)head * head_dim,
                                   f->a.v + t->row * f->a.v_stride + (int64_t)head * head_dim};
     if (R > 0) {
-        const int slot = at % KV_PAGE_SLOTS;
+        const int slot = at % PAGE_SLOTS;
         kv_put_slots(&f->a.kv.ring, ring_page, head, slot, slot + 1, t->n_ring - (at - slot),
                      source, tile);
         source = {old, old + head_dim};
@@ -326,10 +326,10 @@ DEVICE void place_token(const struct forced *f, const struct token *t, int span,
     if (t->kv.slot_rank)
         ranks = ranks_close(t, meta, room, R > 0 && in_pos >= 0 ? ring_meta : -1);
     const int slot = room->slot;
-    const int page = slot / KV_PAGE_SLOTS, in_page = slot % KV_PAGE_SLOTS;
+    const int page = slot / PAGE_SLOTS, in_page = slot % PAGE_SLOTS;
     if (slot >= 0)
         kv_put_slots(&f->a.kv.layout, kv_page_of(&f->a.kv, t->kv.page_ids[page]), head, in_page,
-                     in_page + 1, t->kv.n_slots - page * KV_PAGE_SLOTS, source, tile);
+                     in_page + 1, t->kv.n_slots - page * PAGE_SLOTS, source, tile);
     if (threadIdx.x != 0)
         return;
     if (f->a.events)

@@ -17,7 +17,7 @@
 #include <sys/resource.h>
 
 #include "kernels/device.h"
-#include "kernels/thread.h"
+#include "kernels/base/thread.h"
 
 #define SM_MIN     75
 #define PAGE       4096 // of the alignment that device.h promises; CUDA's is 256

@@ -13,7 +13,7 @@
 #include "kernels/cuda/simt.cuh"
 
 #define KV_TILE_STRIDE (KV_GROUP + 1) // neighbouring slots stand in neighbouring banks
-#define KV_TILE_FLOATS (KV_PAGE_SLOTS * KV_TILE_STRIDE)
+#define KV_TILE_FLOATS (PAGE_SLOTS * KV_TILE_STRIDE)
 
 DEVICE const uint8_t *kv_panel(const struct kv_layout *l, const uint8_t *page, int head, int v)
 {
@@ -68,13 +68,13 @@ DEVICE int kv_per_word(int format)
 /* f16 scale of a slot, of group `group`; its minimum is that of group l->groups + group. */
 DEVICE uint16_t *kv_scale_at(const struct kv_layout *l, const uint8_t *panel, int group, int slot)
 {
-    return (uint16_t *)(panel + l->scales_at) + group * KV_PAGE_SLOTS + slot;
+    return (uint16_t *)(panel + l->scales_at) + group * PAGE_SLOTS + slot;
 }
 
 /* The word, of 1 << shift numbers, of number d of a slot in a panel of K (v 0) or V. */
 DEVICE int64_t kv_word_at(const struct kv_layout *l, int v, int slot, int d, int shift)
 {
-    return v ? (int64_t)(slot >> shift) * l->dim_pad + d : (d >> shift) * KV_PAGE_SLOTS + slot;
+    return v ? (int64_t)(slot >> shift) * l->dim_pad + d : (d >> shift) * PAGE_SLOTS + slot;
 }
 
 /* Number d of a slot of K (v 0) or V, in f32 or bf16: one load for both. */
@@ -226,7 +226,7 @@ DEVICE void kv_tile_words(const struct kv_layout *l, uint8_t *panel, const struc
             }
         }
         int64_t index =
-            p->v ? (int64_t)slow * l->dim_pad + p->d0 + at : slow * KV_PAGE_SLOTS + p->first + at;
+            p->v ? (int64_t)slow * l->dim_pad + p->d0 + at : slow * PAGE_SLOTS + p->first + at;
         const uint32_t whole = l->format == KV_BF16 ? 0xffffffffu : 0xffffu;
         if (l->format == KV_BF16) {
             uint32_t *to = (uint32_t *)panel + index;
@@ -246,7 +246,7 @@ DEVICE void kv_tile_floats(const struct kv_layout *l, uint8_t *panel, const stru
         const int slot = p->first + (p->v ? i / p->n_pad : i % n_slots);
         const int d = p->v ? i % p->n_pad : i / n_slots;
         const int64_t at = p->v ? (int64_t)slot * l->dim_pad + p->d0 + d
-                                : (int64_t)(p->d0 + d) * KV_PAGE_SLOTS + slot;
+                                : (int64_t)(p->d0 + d) * PAGE_SLOTS + slot;
         ((float *)panel)[at] = tile[slot * KV_TILE_STRIDE + d];
     }
 }

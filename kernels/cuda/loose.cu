@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 struct carry {
     struct carry *next;

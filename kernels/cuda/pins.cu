@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "kernels/base.h"
-#include "kernels/thread.h"
+#include "kernels/base/base.h"
+#include "kernels/base/thread.h"
 
 #define PIN_THREADS 8
 

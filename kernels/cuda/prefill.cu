@@ -39,13 +39,13 @@ struct store_source {
 __global__ void __launch_bounds__(THREADS)
     store_page(const __grid_constant__ struct kv_store_args a)
 {
-    const int page = a.first / KV_PAGE_SLOTS + (int)blockIdx.x, token0 = page * KV_PAGE_SLOTS;
+    const int page = a.first / PAGE_SLOTS + (int)blockIdx.x, token0 = page * PAGE_SLOTS;
     const int from = a.first - token0, to = a.first + a.n - token0;
     struct taken taken = {};
     float *tile = take<float>(&taken, KV_TILE_FLOATS);
     struct store_source source = {&a, token0 - a.first, (int)blockIdx.y};
     kv_put_slots(&a.layout, (uint8_t *)a.pages + page * a.layout.page_bytes, (int)blockIdx.y,
-                 from > 0 ? from : 0, to < KV_PAGE_SLOTS ? to : KV_PAGE_SLOTS, from, source, tile);
+                 from > 0 ? from : 0, to < PAGE_SLOTS ? to : PAGE_SLOTS, from, source, tile);
 }
 
 void cuda_kv_store(cudaStream_t stream, const struct ops *ops, const struct kv_store_args *args)
@@ -53,8 +53,7 @@ void cuda_kv_store(cudaStream_t stream, const struct ops *ops, const struct kv_s
     (void)ops;
     if (args->n <= 0)
         return;
-    const int64_t pages =
-        ceil_div(args->first + args->n, KV_PAGE_SLOTS) - args->first / KV_PAGE_SLOTS;
+    const int64_t pages = ceil_div(args->first + args->n, PAGE_SLOTS) - args->first / PAGE_SLOTS;
     LAUNCH(store_page, dim3((unsigned)pages, (unsigned)args->layout.n_kv_heads), THREADS,
            take_bytes<float>(KV_TILE_FLOATS), stream, *args);
 }
@@ -93,12 +92,12 @@ DEVICE void key_chains(const uint8_t *panel, const float *q, int dim_pad, float 
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
             if (BF16) {
-                const uint32_t pair = ((const uint32_t *)panel)[(d + j) / 2 * KV_PAGE_SLOTS + slot];
+                const uint32_t pair = ((const uint32_t *)panel)[(d + j) / 2 * PAGE_SLOTS + slot];
                 k[j] = __uint_as_float(pair << 16);
                 k[j + 1] = __uint_as_float(pair & 0xffff0000u);
             } else {
-                k[j] = ((const float *)panel)[(d + j) * KV_PAGE_SLOTS + slot];
-                k[j + 1] = ((const float *)panel)[(d + j + 1) * KV_PAGE_SLOTS + slot];
+                k[j] = ((const float *)panel)[(d + j) * PAGE_SLOTS + slot];
+                k[j + 1] = ((const float *)panel)[(d + j + 1) * PAGE_SLOTS + slot];
             }
         }
 #pragma unroll
@@ -134,12 +133,12 @@ DEVICE void row_maxima(const struct prompt *f, const uint8_t *pages, int kv_head
                        int query0, int last, float max[ROWS])
 {
     const struct kv_layout *l = &f->a.layout;
-    const int n_pages = last / KV_PAGE_SLOTS + 1;
+    const int n_pages = last / PAGE_SLOTS + 1;
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
         max[r] = -INFINITY;
-    for (int page = prompt_low(&f->a, query0) / KV_PAGE_SLOTS; page < n_pages; page++) {
-        const int key = page * KV_PAGE_SLOTS + lane_id();
+    for (int page = prompt_low(&f->a, query0) / PAGE_SLOTS; page < n_pages; page++) {
+        const int key = page * PAGE_SLOTS + lane_id();
         float x[ROWS];
         if (key > last)
             continue;
@@ -191,7 +190,7 @@ DEVICE void page_outputs(const struct kv_layout *l, const uint8_t *panel, const 
 template <int ROWS> static int rows_shared(const struct kv_layout *l)
 {
     return take_bytes<float>(WARPS * ROWS * l->dim_pad) +
-           take_bytes<float>(WARPS * ROWS * KV_PAGE_SLOTS);
+           take_bytes<float>(WARPS * ROWS * PAGE_SLOTS);
 }
 
 /* A block has WARPS * ROWS queries of a head; DIMS: 32 times that many dimensions are there. */
@@ -206,7 +205,7 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
         return;
     struct taken taken = {};
     float *q = take<float>(&taken, WARPS * ROWS * l->dim_pad);
-    float *p = take<float>(&taken, WARPS * ROWS * KV_PAGE_SLOTS);
+    float *p = take<float>(&taken, WARPS * ROWS * PAGE_SLOTS);
     const struct queries_of_head row_at = {block0, end, head};
     load_queries(&f, &s, WARPS * ROWS, row_at, q);
     __syncthreads();
@@ -216,13 +215,13 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
     const uint8_t *pages = prompt_span_pages(&f.a, &s);
     float max[ROWS], sum[ROWS] = {}, out[ROWS][DIMS] = {};
     q += warp_id() * ROWS * l->dim_pad;
-    p += warp_id() * ROWS * KV_PAGE_SLOTS;
+    p += warp_id() * ROWS * PAGE_SLOTS;
     const int last = query0 + (left < ROWS ? left : ROWS) - 1; // rows beyond have no keys stored
     row_maxima<BF16, ROWS>(&f, pages, kv_head, q, query0, last, max);
-    const int page0 = prompt_low(&f.a, query0) / KV_PAGE_SLOTS;
-    for (int page = page0; page <= last / KV_PAGE_SLOTS; page++) {
+    const int page0 = prompt_low(&f.a, query0) / PAGE_SLOTS;
+    for (int page = page0; page <= last / PAGE_SLOTS; page++) {
         const uint8_t *at = pages + page * l->page_bytes;
-        const int key0 = page * KV_PAGE_SLOTS, key = key0 + lane_id();
+        const int key0 = page * PAGE_SLOTS, key = key0 + lane_id();
         float x[ROWS] = {};
         if (key <= last)
             key_chains<BF16, ROWS>(kv_panel(l, at, kv_head, 0), q, l->dim_pad, x);
@@ -238,8 +237,7 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
         __syncwarp();
         const int n = last - key0 + 1;
         page_outputs<BF16, ROWS, DIMS>(l, kv_panel(l, at, kv_head, 1), p,
-                                       n < KV_PAGE_SLOTS ? n : KV_PAGE_SLOTS, query0 + 1 - key0,
-                                       out);
+                                       n < PAGE_SLOTS ? n : PAGE_SLOTS, query0 + 1 - key0, out);
         __syncwarp();
     }
     for (int r = 0; r < ROWS; r++) {
@@ -287,24 +285,23 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
     const struct kv_layout *l = &f.a.layout;
     const struct prompt_span s = f.a.spans[f.first_span + (int)blockIdx.z];
     const int page = (int)blockIdx.x, kv_head = (int)blockIdx.y, end = s.first + s.n;
-    const int group = f.a.n_heads / l->n_kv_heads, key = page * KV_PAGE_SLOTS + lane_id();
-    if (page * KV_PAGE_SLOTS >= end)
+    const int group = f.a.n_heads / l->n_kv_heads, key = page * PAGE_SLOTS + lane_id();
+    if (page * PAGE_SLOTS >= end)
         return;
     struct taken taken = {};
     float *q = take<float>(&taken, WARPS * ROWS * l->dim_pad);
-    float *p = take<float>(&taken, WARPS * ROWS * KV_PAGE_SLOTS);
+    float *p = take<float>(&taken, WARPS * ROWS * PAGE_SLOTS);
     float *inverse = take<float>(&taken, WARPS * ROWS);
     const uint8_t *panel =
         kv_panel(l, prompt_span_pages(&f.a, &s) + page * l->page_bytes, kv_head, 0);
-    float *score =
-        prompt_span_scores(&f.a, &s) + kv_head * round_up(s.n_prompt, KV_PAGE_SLOTS) + key;
+    float *score = prompt_span_scores(&f.a, &s) + kv_head * round_up(s.n_prompt, PAGE_SLOTS) + key;
     float total = warp_id() == 0 && key < end ? *score : 0.0f;
     const struct evict_score mode = evict_score_of(f.a.policy);
     const int hits = mode.source == EVICT_HITS;
-    const int tile0 = max_int(prompt_first_tile(&f.a, &s), s.first / KV_PAGE_SLOTS);
+    const int tile0 = max_int(prompt_first_tile(&f.a, &s), s.first / PAGE_SLOTS);
     const int last = last_query(&f.a, page, end);
-    for (int tile = max_int(page, tile0); tile * KV_PAGE_SLOTS < last; tile++) {
-        const int query0 = tile * KV_PAGE_SLOTS, next = query0 + KV_PAGE_SLOTS;
+    for (int tile = max_int(page, tile0); tile * PAGE_SLOTS < last; tile++) {
+        const int query0 = tile * PAGE_SLOTS, next = query0 + PAGE_SLOTS;
         const int n_rows = ((next < end ? next : end) - query0) * group;
         float column = 0.0f;
         for (int row0 = 0; row0 < n_rows; row0 += WARPS * ROWS) {
@@ -327,7 +324,7 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
                     e = math_exp(prompt_logit(&f, x[r]) - (max == -INFINITY ? 0.0f : max));
                     e = key <= query && key >= prompt_low(&f.a, query) ? e : 0.0f;
                 }
-                p[(warp0 + r) * KV_PAGE_SLOTS + lane_id()] = e;
+                p[(warp0 + r) * PAGE_SLOTS + lane_id()] = e;
                 if (lane_id() == 0)
                     inverse[warp0 + r] = inv;
             }
@@ -335,7 +332,7 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
             const int n = n_rows - row0 < WARPS * ROWS ? n_rows - row0 : WARPS * ROWS;
             for (int r = 0; r < n && warp_id() == 0; r++) {
                 if (fabsf(inverse[r]) < INFINITY) // else its weights are no numbers
-                    column = fmaf(p[r * KV_PAGE_SLOTS + lane_id()], inverse[r], column);
+                    column = fmaf(p[r * PAGE_SLOTS + lane_id()], inverse[r], column);
                 if (!hits || (row0 + r + 1) % group != 0)
                     continue;
                 total = evict_score_next(&mode, total, column, group, query0 + (row0 + r) / group);
@@ -371,7 +368,7 @@ static void prompt_launch(cudaStream_t stream, const struct prompt *f, int n_spa
     const unsigned blocks = (unsigned)ceil_div(f->a.n_max, WARPS * ROWS), spans = (unsigned)n_spans;
     LAUNCH((prompt_rows<BF16, ROWS, DIMS>), dim3(blocks, (unsigned)f->a.n_heads, spans), THREADS,
            rows_shared<ROWS>(l), stream, *f);
-    const unsigned pages = (unsigned)ceil_div(f->a.end_max, KV_PAGE_SLOTS);
+    const unsigned pages = (unsigned)ceil_div(f->a.end_max, PAGE_SLOTS);
     if (f->a.scores)
         LAUNCH((prompt_scores<BF16, ROWS>), dim3(pages, (unsigned)l->n_kv_heads, spans), THREADS,
                scores_shared<ROWS>(l), stream, *f);

@@ -21,7 +21,7 @@ DEVICE int max_int(int a, int b)
 /* Queries from this one on see no key of a page. */
 DEVICE int last_query(const struct attend_prompt_args *a, int page, int end)
 {
-    const int past = a->window > 0 ? (page + 1) * KV_PAGE_SLOTS + a->window - 1 : end;
+    const int past = a->window > 0 ? (page + 1) * PAGE_SLOTS + a->window - 1 : end;
     return past < end ? past : end;
 }
 

@@ -73,7 +73,7 @@ template <int COLUMNS> DEVICE int word_at(int step, int c, int half, int x)
 /* Pair p of K: pairs c and c + 4 of 8, as ldmatrix gives those of q. */
 DEVICE int k_word_at(int p, int slot)
 {
-    return word_at<KV_PAGE_SLOTS>(p / 8, p % 4, p % 8 / 4, slot);
+    return word_at<PAGE_SLOTS>(p / 8, p % 4, p % 8 / 4, slot);
 }
 /* Pair p of V: a lane has weights of four pairs side by side, two a step. */
 template <int DIMS> DEVICE int v_word_at(int p, int d)
@@ -90,13 +90,13 @@ template <int DIMS, int OF_V> DEVICE int pair_at(int p, int x)
 template <int DIMS, int OF_V>
 DEVICE void fetch_part(const struct kv_layout *l, const uint32_t *from, int n, uint32_t *to)
 {
-    constexpr int PAIRS = OF_V ? KV_PAGE_SLOTS / 2 : DIMS / 2;
-    constexpr int COLUMNS = OF_V ? DIMS : KV_PAGE_SLOTS;
+    constexpr int PAIRS = OF_V ? PAGE_SLOTS / 2 : DIMS / 2;
+    constexpr int COLUMNS = OF_V ? DIMS : PAGE_SLOTS;
     const int n_pairs = OF_V ? (n + 1) / 2 : l->dim_pad / 2, n_columns = OF_V ? l->dim_pad : n;
 #pragma unroll 1
     for (int word = (int)threadIdx.x; word < PAIRS * COLUMNS; word += THREADS) {
         const int p = word / COLUMNS, x = word % COLUMNS, there = p < n_pairs && x < n_columns;
-        const int source = there ? p * (OF_V ? l->dim_pad : KV_PAGE_SLOTS) + x : 0;
+        const int source = there ? p * (OF_V ? l->dim_pad : PAGE_SLOTS) + x : 0;
         uint32_t *at = to + pair_at<DIMS, OF_V>(p, x);
         cp_async4_zeros(at, from + source, there ? 4 : 0);
     }
@@ -106,11 +106,11 @@ DEVICE void fetch_part(const struct kv_layout *l, const uint32_t *from, int n, u
 template <int DIMS, int OF_V>
 DEVICE void fetch_pairs(const struct kv_layout *l, const uint8_t *panel, int n, uint32_t *to)
 {
-    constexpr int PAIRS = OF_V ? KV_PAGE_SLOTS / 2 : DIMS / 2;
-    constexpr int COLUMNS = OF_V ? DIMS : KV_PAGE_SLOTS, EACH = PAIRS * COLUMNS / THREADS;
+    constexpr int PAIRS = OF_V ? PAGE_SLOTS / 2 : DIMS / 2;
+    constexpr int COLUMNS = OF_V ? DIMS : PAGE_SLOTS, EACH = PAIRS * COLUMNS / THREADS;
     static_assert(EACH * THREADS == PAIRS * COLUMNS, "each thread copies as many words");
     const uint32_t *from = (const uint32_t *)panel;
-    if (n >= KV_PAGE_SLOTS && l->dim_pad == DIMS) {
+    if (n >= PAGE_SLOTS && l->dim_pad == DIMS) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
             const int word = (int)threadIdx.x + i * THREADS, p = word / COLUMNS, x = word % COLUMNS;
@@ -163,7 +163,7 @@ DEVICE void page_chains(const uint16_t *q, const uint32_t *k, float x[MT][4][4])
 #pragma unroll
     for (int step = 0; step < DIMS / 16; step++) {
         uint32_t b[4][2];
-        load_columns<KV_PAGE_SLOTS>(k, step, 0, b);
+        load_columns<PAGE_SLOTS>(k, step, 0, b);
 #pragma unroll
         for (int tile = 0; tile < MT; tile++) {
             uint32_t of_q[4];
@@ -335,7 +335,7 @@ DEVICE void part_no_numbers(const struct attend_prompt_args *a, int query0, int 
                             const uint32_t *v, struct prompt_sums<DIMS, MT> *s)
 {
 #pragma unroll 1
-    for (int slot = 0; slot < KV_PAGE_SLOTS; slot++) {
+    for (int slot = 0; slot < PAGE_SLOTS; slot++) {
 #pragma unroll
         for (int i = 0; i < DIMS / 4; i++) { // of this lane: column i % 2 of mma i / 2
             const int d = i / 8 * 32 + lane_id() % 4 * 8 + i % 2 * 4 + i / 2 % 4;
@@ -354,8 +354,8 @@ DEVICE void part_no_numbers(const struct attend_prompt_args *a, int query0, int 
 template <int DIMS, int MT> static int rows_mma_shared(void)
 {
     return take_bytes<uint16_t>(WARPS * MT * 16 * (DIMS + 8)) +
-           take_bytes<uint32_t>(PAIR_WORDS(DIMS / 2, KV_PAGE_SLOTS)) +
-           take_bytes<uint32_t>(PAIR_WORDS(KV_PAGE_SLOTS / 2, DIMS));
+           take_bytes<uint32_t>(PAIR_WORDS(DIMS / 2, PAGE_SLOTS)) +
+           take_bytes<uint32_t>(PAIR_WORDS(PAGE_SLOTS / 2, DIMS));
 }
 
 /* q of ROWS queries from query0 on, by BY threads: zeros behind the span and the dimensions. */
@@ -432,23 +432,23 @@ __global__ void __launch_bounds__(THREADS, 2)
         return;
     struct taken taken = {};
     uint16_t *q = take<uint16_t>(&taken, ROWS * (DIMS + 8));
-    uint32_t *k = take<uint32_t>(&taken, PAIR_WORDS(DIMS / 2, KV_PAGE_SLOTS));
-    uint32_t *v = take<uint32_t>(&taken, PAIR_WORDS(KV_PAGE_SLOTS / 2, DIMS));
+    uint32_t *k = take<uint32_t>(&taken, PAIR_WORDS(DIMS / 2, PAGE_SLOTS));
+    uint32_t *v = take<uint32_t>(&taken, PAIR_WORDS(PAGE_SLOTS / 2, DIMS));
     const struct logits to = logits_of(&f.a);
     const int query0 = block0 + warp_id() * MT * 16, next = query0 + MT * 16;
     const int last = (next < end ? next : end) - 1, low = prompt_low(&f.a, query0);
     const int block_last = (block0 + ROWS < end ? block0 + ROWS : end) - 1;
-    const int page0 = prompt_low(&f.a, block0) / KV_PAGE_SLOTS, pages = block_last / KV_PAGE_SLOTS;
+    const int page0 = prompt_low(&f.a, block0) / PAGE_SLOTS, pages = block_last / PAGE_SLOTS;
     const uint8_t *at = prompt_span_pages(&f.a, &span) + page0 * l->page_bytes;
     struct prompt_sums<DIMS, MT> s = {};
     for (int row = 0; row < 2 * MT; row++)
         s.max[row / 2][row % 2] = -INFINITY;
     fetch_q<DIMS, ROWS, THREADS>(&f, &span, block0, head, q);
-    fetch_pairs<DIMS, 0>(l, kv_panel(l, at, kv_head, 0), end - page0 * KV_PAGE_SLOTS, k);
+    fetch_pairs<DIMS, 0>(l, kv_panel(l, at, kv_head, 0), end - page0 * PAGE_SLOTS, k);
     cp_async_commit();
     q += warp_id() * MT * 16 * (DIMS + 8);
     for (int page = page0; page <= pages; page++, at += l->page_bytes) {
-        const int key0 = page * KV_PAGE_SLOTS, key1 = key0 + KV_PAGE_SLOTS;
+        const int key0 = page * PAGE_SLOTS, key1 = key0 + PAGE_SLOTS;
         const int some = key0 <= last && key1 > low;
         const int whole = key1 - 1 <= query0 && key0 >= prompt_low(&f.a, last);
         uint32_t p[MT][2][4];
@@ -489,9 +489,9 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 /* A tile of 32 queries of one head. */
 template <int DIMS> struct score_stage {
-    uint16_t q[KV_PAGE_SLOTS * (DIMS + 8)];
-    float shift[KV_PAGE_SLOTS];
-    float inverse[KV_PAGE_SLOTS]; // times what the query is worth; 0: it adds nothing
+    uint16_t q[PAGE_SLOTS * (DIMS + 8)];
+    float shift[PAGE_SLOTS];
+    float inverse[PAGE_SLOTS]; // times what the query is worth; 0: it adds nothing
 };
 
 template <int DIMS>
@@ -499,9 +499,9 @@ DEVICE void fetch_stage(const struct prompt *f, const struct prompt_span *s,
                         const struct evict_score *mode, int query0, int head,
                         struct score_stage<DIMS> *to)
 {
-    fetch_q<DIMS, KV_PAGE_SLOTS, SCORE_THREADS>(f, s, query0, head, to->q);
+    fetch_q<DIMS, PAGE_SLOTS, SCORE_THREADS>(f, s, query0, head, to->q);
     const int row = (int)threadIdx.x, query = query0 + row;
-    if (row >= KV_PAGE_SLOTS)
+    if (row >= PAGE_SLOTS)
         return;
     float shift = 0, inverse = 0;
     if (query < s->first + s->n) {
@@ -536,7 +536,7 @@ DEVICE void load_keys(const struct kv_layout *l, const uint8_t *panel, int slot0
                 const int pair = step * 8 + i / 2 * 4 + lane_id() % 4;
                 const int slot = slot0 + tile * 16 + i % 2 * 8 + lane_id() / 4;
                 k[tile][step][i] = pair < l->dim_pad / 2 && slot < n
-                                       ? ((const uint32_t *)panel)[pair * KV_PAGE_SLOTS + slot]
+                                       ? ((const uint32_t *)panel)[pair * PAGE_SLOTS + slot]
                                        : 0;
             }
 }
@@ -620,7 +620,7 @@ template <int DIMS, int MT, int HITS>
 __global__ void __launch_bounds__(SCORE_THREADS, HITS ? 2 : 3)
     prompt_scores_mma(const __grid_constant__ struct prompt f)
 {
-    constexpr int KEYS = SCORE_WARPS * MT * 16, COLUMNS = HITS ? KV_PAGE_SLOTS / 8 : 1;
+    constexpr int KEYS = SCORE_WARPS * MT * 16, COLUMNS = HITS ? PAGE_SLOTS / 8 : 1;
     const struct kv_layout *l = &f.a.layout;
     const struct prompt_span span = f.a.spans[f.first_span + (int)blockIdx.z];
     const int kv_head = (int)blockIdx.y, group = f.a.n_heads / l->n_kv_heads;
@@ -631,22 +631,22 @@ __global__ void __launch_bounds__(SCORE_THREADS, HITS ? 2 : 3)
     struct score_stage<DIMS> *stage = take<struct score_stage<DIMS>>(&taken, 1);
     struct score_keys<DIMS, MT> keys;
     keys.key0 = block0 + warp_id() * MT * 16;
-    const int page = keys.key0 / KV_PAGE_SLOTS, slot0 = keys.key0 % KV_PAGE_SLOTS;
+    const int page = keys.key0 / PAGE_SLOTS, slot0 = keys.key0 % PAGE_SLOTS;
     const uint8_t *pages = prompt_span_pages(&f.a, &span);
     if (keys.key0 < end)
         load_keys<DIMS, MT>(l, kv_panel(l, pages + page * l->page_bytes, kv_head, 0), slot0,
-                            end - page * KV_PAGE_SLOTS, keys.k);
+                            end - page * PAGE_SLOTS, keys.k);
     float *scores = prompt_span_scores(&f.a, &span) +
-                    (int64_t)kv_head * round_up(span.n_prompt, KV_PAGE_SLOTS) + keys.key0;
+                    (int64_t)kv_head * round_up(span.n_prompt, PAGE_SLOTS) + keys.key0;
     for (int i = 0; i < 2 * MT; i++) {
         const int key = i * 8 + lane_id() / 4, own = lane_id() % 4 == 0; // only its total counts
         keys.total[i / 2][i % 2] = own && keys.key0 + key < end ? scores[key] : 0.0f;
     }
     const struct evict_score mode = evict_score_of(f.a.policy);
-    const int tile0 = max_int(prompt_first_tile(&f.a, &span), span.first / KV_PAGE_SLOTS);
-    const int last = last_query(&f.a, (block0 + KEYS - 1) / KV_PAGE_SLOTS, end);
-    for (int tile = max_int(block0 / KV_PAGE_SLOTS, tile0); tile * KV_PAGE_SLOTS < last; tile++) {
-        const int query0 = tile * KV_PAGE_SLOTS;
+    const int tile0 = max_int(prompt_first_tile(&f.a, &span), span.first / PAGE_SLOTS);
+    const int last = last_query(&f.a, (block0 + KEYS - 1) / PAGE_SLOTS, end);
+    for (int tile = max_int(block0 / PAGE_SLOTS, tile0); tile * PAGE_SLOTS < last; tile++) {
+        const int query0 = tile * PAGE_SLOTS;
         const int some = page <= tile && query0 < last_query(&f.a, page, end);
         float column[COLUMNS][MT][4] = {};
         for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
@@ -654,7 +654,7 @@ __global__ void __launch_bounds__(SCORE_THREADS, HITS ? 2 : 3)
             fetch_stage<DIMS>(&f, &span, &mode, query0, head, stage);
             __syncthreads();
 #pragma unroll
-            for (int i = 0; some && i < KV_PAGE_SLOTS / 8; i++)
+            for (int i = 0; some && i < PAGE_SLOTS / 8; i++)
                 add_weights<DIMS, MT>(&f, &keys, stage, query0, i * 8, column[HITS ? i : 0]);
         }
         if (some && !HITS)

@@ -38,7 +38,7 @@ struct kept_vector {
     int v, pos;
     __device__ float operator()(int d) const
     {
-        const int slot = pos % KV_PAGE_SLOTS, half = rope->rope_dim / 2;
+        const int slot = pos % PAGE_SLOTS, half = rope->rope_dim / 2;
         const float x = kv_plain_number(l, panel, v, slot, d);
         if (v || !rope->cos || d >= rope->rope_dim)
             return x;
@@ -53,7 +53,7 @@ struct kept_vector {
 
 DEVICE struct kept_vector kept_vector_at(const struct prompt_keep_args *a, int head, int pos, int v)
 {
-    const uint8_t *page = (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes;
+    const uint8_t *page = (const uint8_t *)a->pages + pos / PAGE_SLOTS * a->from.page_bytes;
     return {&a->from, &a->rope, kv_panel(&a->from, page, head, v), v, pos};
 }
 
@@ -573,7 +573,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
         if (kv.slot_trait)
             kv.slot_trait[meta + slot] = 0.0f;
     }
-    const int n_pages = (f.n_slots + KV_PAGE_SLOTS - 1) / KV_PAGE_SLOTS;
+    const int n_pages = (f.n_slots + PAGE_SLOTS - 1) / PAGE_SLOTS;
     for (int page = (int)threadIdx.x; page < n_pages && head == 0; page += SELECT_THREADS)
         atomicOr((unsigned long long *)&kv.dirty[page / 64], 1ull << page % 64);
 }
@@ -583,7 +583,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
 /* Slots of a page, by the prompt's positions that they come from. */
 struct kept_source {
     const struct prompt_keep_args *args;
-    const int *pos; // [KV_PAGE_SLOTS]
+    const int *pos; // [PAGE_SLOTS]
     int head;
     __device__ int by_slot(int of_v) const
     {
@@ -599,7 +599,7 @@ struct kept_source {
 
 static int write_shared(void)
 {
-    return take_bytes<float>(KV_TILE_FLOATS) + take_bytes<int>(KV_PAGE_SLOTS);
+    return take_bytes<float>(KV_TILE_FLOATS) + take_bytes<int>(PAGE_SLOTS);
 }
 
 /* A block has a page, of the row or of its ring, and a KV head. */
@@ -607,19 +607,19 @@ __global__ void __launch_bounds__(WRITE_THREADS, 3)
     keep_write(const __grid_constant__ struct keep f)
 {
     const int head = (int)blockIdx.y, first_in_ring = f.a.n_prompt - f.n_ring;
-    const int n_pages = (f.n_slots + KV_PAGE_SLOTS - 1) / KV_PAGE_SLOTS;
+    const int n_pages = (f.n_slots + PAGE_SLOTS - 1) / PAGE_SLOTS;
     const int in_pages = (int)blockIdx.x < n_pages;
     const int page = in_pages ? (int)blockIdx.x : (int)blockIdx.x - n_pages;
-    const int left = (in_pages ? f.n_slots : f.n_ring) - page * KV_PAGE_SLOTS;
-    const int n = left < KV_PAGE_SLOTS ? left : KV_PAGE_SLOTS, i = (int)threadIdx.x;
+    const int left = (in_pages ? f.n_slots : f.n_ring) - page * PAGE_SLOTS;
+    const int n = left < PAGE_SLOTS ? left : PAGE_SLOTS, i = (int)threadIdx.x;
     const struct kv_row kv = kv_row_at(&f.a.kv, f.a.row, &f.a.limits, f.n_slots);
     struct taken taken = {};
     float *tile = take<float>(&taken, KV_TILE_FLOATS);
-    int *pos = take<int>(&taken, KV_PAGE_SLOTS);
+    int *pos = take<int>(&taken, PAGE_SLOTS);
     if (i < n && in_pages)
-        pos[i] = f.from[head * f.n_pad + page * KV_PAGE_SLOTS + i];
+        pos[i] = f.from[head * f.n_pad + page * PAGE_SLOTS + i];
     if (i < n && !in_pages) { // the position whose remainder is the slot
-        const int by = page * KV_PAGE_SLOTS + i - first_in_ring % f.ring_slots;
+        const int by = page * PAGE_SLOTS + i - first_in_ring % f.ring_slots;
         pos[i] = first_in_ring + (by < 0 ? by + f.ring_slots : by);
     }
     __syncthreads();
@@ -639,7 +639,7 @@ int64_t cuda_prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, 
 {
     (void)ops;
     (void)head_dim;
-    return 2 * round_up(4 * n_kv_heads * round_up(n_prompt_max, KV_PAGE_SLOTS), 64) +
+    return 2 * round_up(4 * n_kv_heads * round_up(n_prompt_max, PAGE_SLOTS), 64) +
            round_up(n_kv_heads * (int64_t)sizeof(struct evict_view), 64);
 }
 
@@ -654,7 +654,7 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
     f.ring_slots = args->kv.rings ? evict_ring_slots(&args->limits) : 0;
     f.n_slots = evict_slots_after(&args->evict, &args->limits, f.ring_slots, 0, 0, args->n_prompt);
     f.n_ring = evict_ring_used(f.ring_slots, args->n_prompt);
-    f.n_pad = round_up(args->n_prompt, KV_PAGE_SLOTS);
+    f.n_pad = round_up(args->n_prompt, PAGE_SLOTS);
     f.keys = (uint32_t *)args->scratch;
     const int64_t key_bytes = round_up(4 * heads * f.n_pad, 64);
     f.from = (int32_t *)((uint8_t *)args->scratch + key_bytes);
@@ -664,7 +664,7 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
                          cuda_prompt_keep_scratch_bytes(ops, args->n_prompt, (int)heads, 0));
         f.counts = f.kept + heads;
     }
-    const int64_t pages = ceil_div(f.n_slots, KV_PAGE_SLOTS) + ceil_div(f.n_ring, KV_PAGE_SLOTS);
+    const int64_t pages = ceil_div(f.n_slots, PAGE_SLOTS) + ceil_div(f.n_ring, PAGE_SLOTS);
     (void)ops;
     const struct evict_score mode = evict_score_of(args->evict.policy);
     if (evict_anchor_of(&mode))

@@ -216,8 +216,8 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
     const int low = prompt_low(a, query);
     memset(x, 0, (size_t)low * sizeof *x);
     for (int key = low; key <= query; key++) {
-        const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
-        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
+        const uint8_t *page = pages + key / PAGE_SLOTS * l->page_bytes;
+        kv_get(l, page, key % PAGE_SLOTS, kv_head, k, NULL);
         float sum = 0; // a logit is one chain over dimensions
         for (int d = 0; d < l->head_dim; d++)
             sum = fmaf(round ? ref_round_bf16(q[d]) : q[d], k[d], sum);
@@ -230,8 +230,8 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
     }
     float inverse = 1.0f / (math_sum16(lanes) + math_sink(a->sinks, head, max));
     for (int key = low; key <= query; key++) {
-        const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
-        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
+        const uint8_t *page = pages + key / PAGE_SLOTS * l->page_bytes;
+        kv_get(l, page, key % PAGE_SLOTS, kv_head, NULL, v);
         for (int d = 0; d < l->head_dim; d++) // an output is one chain over slots
             mean[d] = fmaf(x[key], v[d], mean[d]);
     }
@@ -246,9 +246,9 @@ static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_
                         int kv_head, int round)
 {
     const int group = a->n_heads / a->layout.n_kv_heads;
-    const int64_t n_pad = round_up(s->n_prompt, KV_PAGE_SLOTS);
-    const int first = tile * KV_PAGE_SLOTS > s->first ? tile * KV_PAGE_SLOTS : s->first;
-    const int end = (int)min_i64((tile + 1) * KV_PAGE_SLOTS, s->first + s->n);
+    const int64_t n_pad = round_up(s->n_prompt, PAGE_SLOTS);
+    const int first = tile * PAGE_SLOTS > s->first ? tile * PAGE_SLOTS : s->first;
+    const int end = (int)min_i64((tile + 1) * PAGE_SLOTS, s->first + s->n);
     const struct evict_score score = evict_score_of(a->policy);
     float *x = a->scratch, *columns = x + n_pad; // [n_prompt_pad] each
     const int hits = score.source == EVICT_HITS;
@@ -278,8 +278,8 @@ void exact_attend_prompt(const struct ops *ops, const struct attend_prompt_args 
     CHECK(a->layout.head_dim <= HEAD_DIM_MAX);
     for (int i = 0; i < a->n_spans; i++) {
         const struct prompt_span *s = &a->spans[i];
-        const int n_tiles = (int)ceil_div(s->first + s->n, KV_PAGE_SLOTS);
-        for (int tile = s->first / KV_PAGE_SLOTS; tile < n_tiles; tile++)
+        const int n_tiles = (int)ceil_div(s->first + s->n, PAGE_SLOTS);
+        for (int tile = s->first / PAGE_SLOTS; tile < n_tiles; tile++)
             for (int kv_head = 0; kv_head < a->layout.n_kv_heads; kv_head++)
                 prompt_tile(a, s, tile, kv_head, round);
     }

@@ -120,8 +120,8 @@ static void split_run(const struct query *q, int index, struct split *s)
     }
     s->sum = math_sum16(lanes);
     memset(s->out, 0, sizeof s->out);
-    for (int i = 0; i < s->n; i += KV_PAGE_SLOTS)
-        page_values(q, s->first + i, (int)min_i64(KV_PAGE_SLOTS, s->n - i), s->exp + i, s->out);
+    for (int i = 0; i < s->n; i += PAGE_SLOTS)
+        page_values(q, s->first + i, (int)min_i64(PAGE_SLOTS, s->n - i), s->exp + i, s->out);
 }
 
 /* The token's own logit: 16 lanes over the dimensions. */

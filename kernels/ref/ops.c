@@ -285,8 +285,8 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0};
     const int low = prompt_low(a, query);
     for (int key = low; key <= query; key++) {
-        const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
-        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, k, NULL);
+        const uint8_t *page = pages + key / PAGE_SLOTS * l->page_bytes;
+        kv_get(l, page, key % PAGE_SLOTS, kv_head, k, NULL);
         x[key] = softcap(dot(q, k, l->head_dim) * a->scale, a->cap);
         max = fmax(max, x[key]);
     }
@@ -294,9 +294,9 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
         sum += exp(x[key] - max);
     sum += a->sinks ? exp(a->sinks[head] - max) : 0;
     for (int key = low; key <= query; key++) {
-        const uint8_t *page = pages + key / KV_PAGE_SLOTS * l->page_bytes;
+        const uint8_t *page = pages + key / PAGE_SLOTS * l->page_bytes;
         const double weight = exp(x[key] - max) / sum;
-        kv_get(l, page, key % KV_PAGE_SLOTS, kv_head, NULL, v);
+        kv_get(l, page, key % PAGE_SLOTS, kv_head, NULL, v);
         for (int d = 0; d < l->head_dim; d++)
             mean[d] += weight * v[d];
         if (columns && sum > 0)
@@ -312,7 +312,7 @@ static void prompt_columns(const struct attend_prompt_args *a, const struct prom
 {
     const struct evict_score mode = evict_score_of(a->policy);
     const float worth = evict_query_worth(&mode, query, s->n_prompt);
-    float *scores = prompt_span_scores(a, s) + kv_head * round_up(s->n_prompt, KV_PAGE_SLOTS);
+    float *scores = prompt_span_scores(a, s) + kv_head * round_up(s->n_prompt, PAGE_SLOTS);
     for (int key = 0; key <= query && worth > 0; key++)
         scores[key] = mode.source == EVICT_HITS
                           ? evict_score_next(&mode, scores[key], columns[key],

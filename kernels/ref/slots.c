@@ -20,8 +20,8 @@ void ref_kv_store(const struct ops *ops, const struct kv_store_args *a)
     for (int i = 0; i < a->n; i++)
         for (int h = 0; h < l->n_kv_heads; h++) {
             int token = a->first + i;
-            uint8_t *page = (uint8_t *)a->pages + token / KV_PAGE_SLOTS * l->page_bytes;
-            kv_put(l, page, token % KV_PAGE_SLOTS, h, a->k + i * a->k_stride + h * l->head_dim,
+            uint8_t *page = (uint8_t *)a->pages + token / PAGE_SLOTS * l->page_bytes;
+            kv_put(l, page, token % PAGE_SLOTS, h, a->k + i * a->k_stride + h * l->head_dim,
                    a->v + i * a->v_stride + h * l->head_dim);
         }
 }
@@ -32,8 +32,8 @@ static struct ref_slot page_slot(const struct kv_row *kv, int head, int slot)
 {
     int64_t meta = (int64_t)head * kv->slots_cap + slot;
     return (struct ref_slot){.layout = &kv->all->layout,
-                             .page = kv_page_of(kv->all, kv->page_ids[slot / KV_PAGE_SLOTS]),
-                             .slot = slot % KV_PAGE_SLOTS,
+                             .page = kv_page_of(kv->all, kv->page_ids[slot / PAGE_SLOTS]),
+                             .slot = slot % PAGE_SLOTS,
                              .meta = meta,
                              .masked = kv->slot_pos && kv->slot_pos[meta] < 0};
 }
@@ -44,8 +44,8 @@ static struct ref_slot ring_slot(const struct kv_row *kv, int head, int pos)
     const struct kv_layout *ring = &kv->all->ring;
     int slot = pos % kv->ring_slots;
     return (struct ref_slot){.layout = ring,
-                             .page = kv->ring + slot / KV_PAGE_SLOTS * ring->page_bytes,
-                             .slot = slot % KV_PAGE_SLOTS,
+                             .page = kv->ring + slot / PAGE_SLOTS * ring->page_bytes,
+                             .slot = slot % PAGE_SLOTS,
                              .meta = (int64_t)(head + 1) * kv->slots_cap - kv->ring_slots + slot};
 }
 
@@ -88,7 +88,7 @@ static void slot_put(const struct kv_row *kv, struct ref_slot at, int head, cons
 
 static void mark_dirty(const struct kv_row *kv, int slot)
 {
-    kv->dirty[slot / KV_PAGE_SLOTS / 64] |= 1ull << (slot / KV_PAGE_SLOTS % 64);
+    kv->dirty[slot / PAGE_SLOTS / 64] |= 1ull << (slot / PAGE_SLOTS % 64);
 }
 
 /* ---- ranks ---- */
@@ -333,8 +333,8 @@ static void prompt_get(const struct prompt_keep_args *a, int head, int pos, floa
     const struct slot_rope *rope = &a->rope;
     const int half = rope->cos ? rope->rope_dim / 2 : 0;
     const float scale = half > 0 ? rope->scale : 1, inverse = 1.0f / (scale * scale);
-    kv_get(&a->from, (const uint8_t *)a->pages + pos / KV_PAGE_SLOTS * a->from.page_bytes,
-           pos % KV_PAGE_SLOTS, head, k, v);
+    kv_get(&a->from, (const uint8_t *)a->pages + pos / PAGE_SLOTS * a->from.page_bytes,
+           pos % PAGE_SLOTS, head, k, v);
     for (int i = 0; i < half; i++) {
         const float c = rope->cos[(int64_t)pos * half + i], s = rope->sin[(int64_t)pos * half + i];
         const float x = k[i], y = k[half + i];
@@ -359,7 +359,7 @@ static void prompt_anchor(const struct prompt_keep_args *a, int head)
 static void prompt_lags(const struct prompt_keep_args *a, int head)
 {
     const int lag = evict_lag(&a->limits), chunks = evict_lag_chunks(&a->limits, a->n_prompt);
-    float *scores = a->scores + head * round_up(a->n_prompt, KV_PAGE_SLOTS);
+    float *scores = a->scores + head * round_up(a->n_prompt, PAGE_SLOTS);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], of[2][EVICT_LAG_MOST];
     for (int pos = 0; pos < a->n_prompt; pos++)
         scores[pos] = 1;

@@ -8,7 +8,7 @@
 #ifndef TESTS_FUZZ_FUZZ_H
 #define TESTS_FUZZ_FUZZ_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #include <stddef.h>
 #include <stdint.h>

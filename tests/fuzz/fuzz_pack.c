@@ -42,14 +42,14 @@ static void model_use(const struct model *m)
 
 static void pack_one(const uint8_t *data, size_t n)
 {
-    static uint8_t page[PACK_ALIGN];
+    static uint8_t page[BLOCK_BYTES];
     struct model m;
     uint32_t pages;
     if (n < 5)
         return;
     memcpy(&pages, data + 1, 4);
     const uint8_t *meta = data + 5;
-    const int64_t n_meta = (int64_t)n - 5, at = (int64_t)pages * PACK_ALIGN;
+    const int64_t n_meta = (int64_t)n - 5, at = (int64_t)pages * BLOCK_BYTES;
     if (data[0] & 1) {
         fuzz_file("m.pack", data + 1, n - 1);
     } else {
@@ -58,7 +58,7 @@ static void pack_one(const uint8_t *data, size_t n)
                                       .meta_bytes = n_meta,
                                       .meta_crc = crc32c(0, meta, n_meta)};
         pack_header_encode(&h, page);
-        fuzz_file_sparse("m.pack", at + n_meta, page, min_i64(PACK_ALIGN, at + n_meta), meta,
+        fuzz_file_sparse("m.pack", at + n_meta, page, min_i64(BLOCK_BYTES, at + n_meta), meta,
                          n_meta);
     }
     if (model_open(&m, PATH) != OK)
@@ -77,13 +77,13 @@ const struct fuzz_target fuzz_pack = {.name = "pack", .one = pack_one};
 
 static void codec_one(const uint8_t *data, size_t n)
 {
-    static uint8_t page[PACK_ALIGN];
+    static uint8_t page[BLOCK_BYTES];
     static char path[] = PATH;
     static struct model_layer layers[LAYERS] = {
-        {.offset = PACK_ALIGN, .n_bytes = PACK_PIECE, .piece = 0},
-        {.n_bytes = PACK_PIECE + PACK_ALIGN, .piece = 1},
-        {.n_bytes = PACK_PIECE + PACK_ALIGN, .piece = 3},
-        {.n_bytes = PACK_ALIGN, .piece = 5},
+        {.offset = BLOCK_BYTES, .n_bytes = PIECE_BYTES, .piece = 0},
+        {.n_bytes = PIECE_BYTES + BLOCK_BYTES, .piece = 1},
+        {.n_bytes = PIECE_BYTES + BLOCK_BYTES, .piece = 3},
+        {.n_bytes = BLOCK_BYTES, .piece = 5},
     };
     static const struct model m = {
         .path = path, .fingerprint = ID, .n_pieces = PIECES, .n_layers = LAYERS, .layers = layers};
@@ -93,7 +93,7 @@ static void codec_one(const uint8_t *data, size_t n)
         return;
     memcpy(&pages, data + 1, 4);
     const uint8_t *table = data + 5;
-    const int64_t n_table = (int64_t)n - 5, at = (int64_t)pages * PACK_ALIGN;
+    const int64_t n_table = (int64_t)n - 5, at = (int64_t)pages * BLOCK_BYTES;
     if (data[0] & 1) {
         fuzz_file("m.pack.zst", data + 1, n - 1);
     } else {
@@ -106,17 +106,17 @@ static void codec_one(const uint8_t *data, size_t n)
         pack_put_u64(&o, PIECES);
         pack_put_u64(&o, (uint64_t)at);
         pack_put_u64(&o, ID);
-        o.n_bytes = PACK_ALIGN - 4;
-        pack_put_u32(&o, crc32c(0, page, PACK_ALIGN - 4));
-        fuzz_file_sparse("m.pack.zst", at + n_table, page, min_i64(PACK_ALIGN, at + n_table), table,
-                         n_table);
+        o.n_bytes = BLOCK_BYTES - 4;
+        pack_put_u32(&o, crc32c(0, page, BLOCK_BYTES - 4));
+        fuzz_file_sparse("m.pack.zst", at + n_table, page, min_i64(BLOCK_BYTES, at + n_table),
+                         table, n_table);
     }
     if (pack_codec_open(&z, &m) != OK)
         return;
     for (int i = 0; i < LAYERS; i++) {
         const struct codec_piece *p = pack_codec_layer(&z, &layers[i]);
         for (int64_t k = 0; p && k < model_pieces(&layers[i]); k++)
-            CHECK(p[k].stored_bytes > 0 && p[k].stored_bytes <= PACK_PIECE &&
+            CHECK(p[k].stored_bytes > 0 && p[k].stored_bytes <= PIECE_BYTES &&
                   p[k].offset + p[k].stored_bytes <= z.file_bytes);
     }
     pack_codec_close(&z);

@@ -8,7 +8,7 @@
  * is the one in the PTX. */
 #include "tests/simt/ptx.h"
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #include <dirent.h>
 #include <link.h>

@@ -5,7 +5,7 @@
  * by ending the program with the line: a file is either understood whole or not run. */
 #include "tests/simt/ptx.h"
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #include <ctype.h>
 #include <stdarg.h>

@@ -7,7 +7,7 @@
  * earlier launch, a barrier since, the same thread, a __syncwarp since - is a race. */
 #include "tests/simt/impl.h"
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #include <stdio.h>
 #include <string.h>

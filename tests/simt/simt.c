@@ -5,7 +5,7 @@
  * (shadow.c). Note: the last lane that comes to a warp operation computes it for
  * all, and a lane waits with its operation's source line: two lines never meet. */
 #include "tests/simt/simt.h"
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 #include "tests/simt/impl.h"
 #include "tests/simt/ptx.h"
 

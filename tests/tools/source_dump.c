@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE_BYTES (1 << 20)
 
 static enum err tensor_crc(const struct source *s, const struct source_tensor *t, uint32_t *crc)
 {

@@ -5,7 +5,7 @@
  * stands there by then, and not when it was queued. One lock is around all of it. */
 #include "tests/simt/cudart/cudart.h"
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 #include "tests/simt/simt.h"
 
 #include <pthread.h>

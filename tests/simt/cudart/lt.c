@@ -4,7 +4,7 @@
  * m], D [n, m]. */
 #include "tests/simt/cudart/lt.h"
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 #include "kernels/dtype.h"
 #include "tests/simt/cudart/cudart.h"
 #include "tests/simt/cudart/dlfcn.h"

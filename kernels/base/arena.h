@@ -1,13 +1,20 @@
-/* kernels/arena.h - measure, then carve: the same layout code first sizes (base NULL), then places.
+/* kernels/base/arena.h - measure, then carve: the same layout code first sizes (base NULL), then
+ * places.
  *
  * Owns: one mapping per arena that was opened. Refuses: freeing single pieces, growing.
  * Use: arena_init(&a); lay_out(&a) -> a.used; arena_open(&a, bytes); lay_out(&a) again -> pointers.
  */
-#ifndef KERNELS_ARENA_H
-#define KERNELS_ARENA_H
+#ifndef KERNELS_BASE_ARENA_H
+#define KERNELS_BASE_ARENA_H
 
-#include "kernels/base.h"
-#include "kernels/pool.h"
+#include "kernels/base/base.h"
+#include "kernels/base/pool.h"
+
+/* Zeroed RAM. It starts at a huge page, so that all of it but the end can be huge pages. ERR_FIT
+ * when the system refuses. */
+enum err ram_take(int64_t n_bytes, void **p);
+/* Gives it back. Accepts NULL. */
+void ram_give(void *p, int64_t n_bytes);
 
 struct arena {
     uint8_t *base;    // NULL while measuring

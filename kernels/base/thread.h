@@ -1,13 +1,13 @@
-/* kernels/thread.h - starting a thread whose stack does not depend on `ulimit -s`.
+/* kernels/base/thread.h - starting a thread whose stack does not depend on `ulimit -s`.
  *
  * Owns: the size of that stack, and the time slices of threads. Refuses: joining, binding and
  * everything else of pthread. */
-#ifndef KERNELS_THREAD_H
-#define KERNELS_THREAD_H
+#ifndef KERNELS_BASE_THREAD_H
+#define KERNELS_BASE_THREAD_H
 
 #include <pthread.h>
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #ifdef __cplusplus
 extern "C" {

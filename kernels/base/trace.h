@@ -1,24 +1,13 @@
-/* kernels/trace.h - what each lane did and when: a fixed ring of events per lane, and running
+/* kernels/base/trace.h - what each lane did and when: a fixed ring of events per lane, and running
  * totals.
  *
  * Owns: the rings. Refuses: allocation after trace_open. A lane is written by one thread only (cpu
  * by the walker, nvme-* by the mover), so no lock is needed; reading waits until the run is over.
  */
-#ifndef KERNELS_TRACE_H
-#define KERNELS_TRACE_H
+#ifndef KERNELS_BASE_TRACE_H
+#define KERNELS_BASE_TRACE_H
 
-#include "kernels/base.h"
-
-enum lane {
-    LANE_NVME_READ,
-    LANE_NVME_WRITE,
-    LANE_H2D,
-    LANE_D2H,
-    LANE_GPU,
-    LANE_CPU,
-    LANE_STALL,
-    N_LANES
-};
+#include "kernels/base/base.h"
 
 struct trace_event {
     const char *name; // static string

@@ -1,12 +1,12 @@
-/* kernels/pool.h - the compute threads: one parallel-for with a static split.
+/* kernels/base/pool.h - the compute threads: one parallel-for with a static split.
  *
  * Owns: n_threads - 1 threads (the caller is the last). Refuses: anything dynamic: which thread
  * does a task must never show in the result, and static splits make it cheap to see that it does
  * not. */
-#ifndef KERNELS_POOL_H
-#define KERNELS_POOL_H
+#ifndef KERNELS_BASE_POOL_H
+#define KERNELS_BASE_POOL_H
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #ifdef __cplusplus
 extern "C" {

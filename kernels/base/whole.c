@@ -1,5 +1,5 @@
-/* kernels/whole.c - see whole.h. */
-#include "kernels/whole.h"
+/* kernels/base/whole.c - see whole.h. */
+#include "kernels/base/whole.h"
 
 #include <errno.h>
 #include <fcntl.h>

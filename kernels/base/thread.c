@@ -1,8 +1,8 @@
-/* kernels/thread.c - see thread.h.
+/* kernels/base/thread.c - see thread.h.
  *
  * Note: pthread's own default is the limit of the process, so that `ulimit -s 64`
  * would give every thread 64 KiB, less than a path or two. */
-#include "kernels/thread.h"
+#include "kernels/base/thread.h"
 
 #include <sched.h>
 #include <string.h>

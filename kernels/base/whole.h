@@ -1,15 +1,16 @@
-/* kernels/whole.h - a new file gets its name when it is complete, and takes no foreign file's name.
+/* kernels/base/whole.h - a new file gets its name when it is complete, and takes no foreign file's
+ * name.
  *
  * Owns: the temporary name beside the final one, and the last rename. Refuses: to follow a symbolic
  * link, to open anything but a new regular file, and to replace a file that appeared under the name
  * while the new one was written. Which paths a flag may name: engine/app/outputs.h. */
-#ifndef KERNELS_WHOLE_H
-#define KERNELS_WHOLE_H
+#ifndef KERNELS_BASE_WHOLE_H
+#define KERNELS_BASE_WHOLE_H
 
 #include <stdio.h>
 #include <sys/types.h>
 
-#include "kernels/base.h"
+#include "kernels/base/base.h"
 
 #define WHOLE_PATH_BYTES 4200
 

@@ -1,12 +1,12 @@
-/* kernels/trace.c - see trace.h. */
-#include "kernels/trace.h"
+/* kernels/base/trace.c - see trace.h. */
+#include "kernels/base/trace.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/whole.h"
+#include "kernels/base/whole.h"
 
 const char *lane_name(enum lane lane)
 {

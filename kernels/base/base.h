@@ -1,14 +1,17 @@
-/* kernels/base.h - errors, checks, logging, clock, and the few integer helpers everybody needs.
+/* kernels/base/base.h - errors, checks, the log, the clock, checksums and hashes.
  *
  * Owns: the thread-local error sentence and the log. Refuses: everything else.
  * Two kinds of trouble: bugs stop the process (CHECK); operating errors are values (enum err) whose
  * sentence is written where the trouble happened and travels in a thread-local buffer. */
-#ifndef KERNELS_BASE_H
-#define KERNELS_BASE_H
+#ifndef KERNELS_BASE_BASE_H
+#define KERNELS_BASE_BASE_H
 
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "kernels/base/limits.h"
+#include "kernels/base/num.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -55,26 +58,6 @@ void log_begin(void);                // the log's clock starts here, else with t
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 int64_t clock_ns(void); // CLOCK_MONOTONIC
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static inline int64_t round_up(int64_t a, int64_t b)
-{
-    return ceil_div(a, b) * b;
-}
-
-static inline int64_t min_i64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static inline int64_t max_i64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
 
 /* CRC32C (Castagnoli; ISA-L's, which folds with carry-less multiplication where the CPU has it: 24
  * GB/s a core beside the cache). Start with crc = 0; chain by passing the last. */

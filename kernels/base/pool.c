@@ -1,4 +1,4 @@
-/* kernels/pool.c - see pool.h.
+/* kernels/base/pool.c - see pool.h.
  *
  * Owns: the worker threads and the hand-over of one task at a time. Refuses: queues, nesting.
  * Note: ops follow each other closely within a step, so a thread that waits spins
@@ -6,9 +6,9 @@
  * goes to sleep says so before it looks a last time, and who wakes looks for sleepers after it has
  * changed what they wait for; both in the one order of sequentially consistent atomics, so one of
  * the two always sees the other. */
-#include "kernels/pool.h"
-#include "kernels/arena.h"
-#include "kernels/thread.h"
+#include "kernels/base/pool.h"
+#include "kernels/base/arena.h"
+#include "kernels/base/thread.h"
 
 #include <pthread.h>
 #include <sched.h>

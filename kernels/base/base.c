@@ -1,5 +1,6 @@
-/* kernels/base.c - see base.h. Owns the thread-local error sentence, the log's clock, CRC32C. */
-#include "kernels/base.h"
+/* kernels/base/base.c - see base.h. Owns the thread-local error sentence, the log's clock, CRC32C.
+ */
+#include "kernels/base/base.h"
 
 #include <isa-l/crc.h>
 #include <stdio.h>

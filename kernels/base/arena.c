@@ -1,11 +1,32 @@
-/* kernels/arena.c - see arena.h. */
-#include "kernels/arena.h"
+/* kernels/base/arena.c - see arena.h. */
+#include "kernels/base/arena.h"
 
 #include <sys/mman.h>
 
-#include "kernels/device.h"
-
 #define HUGE_PAGE ((int64_t)2 << 20)
+
+enum err ram_take(int64_t n_bytes, void **p)
+{
+    size_t mapped = (size_t)(n_bytes + HUGE_PAGE);
+    uint8_t *base = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return fail(ERR_FIT, "memory: the system refused %lld bytes (lower --mem-ram)",
+                    (long long)n_bytes);
+    int64_t front = (int64_t)(-(uintptr_t)base & (uintptr_t)(HUGE_PAGE - 1));
+    if (front > 0)
+        munmap(base, (size_t)front);
+    munmap(base + front + n_bytes, (size_t)(HUGE_PAGE - front));
+    if (n_bytes >= 2 * HUGE_PAGE) // smaller pieces would only waste them
+        madvise(base + front, (size_t)n_bytes, MADV_HUGEPAGE);
+    *p = base + front;
+    return OK;
+}
+
+void ram_give(void *p, int64_t n_bytes)
+{
+    if (p)
+        munmap(p, (size_t)n_bytes);
+}
 
 void arena_init(struct arena *a)
 {
@@ -14,11 +35,10 @@ void arena_init(struct arena *a)
 
 enum err arena_open(struct arena *a, int64_t bytes)
 {
-    struct device *cpu = device_cpu();
     void *p;
     *a = (struct arena){0};
     bytes = round_up(max_i64(bytes, 1), 4096);
-    TRY(cpu->api->alloc(cpu, bytes, &p));
+    TRY(ram_take(bytes, &p));
     *a = (struct arena){.base = p, .capacity = bytes};
     return OK;
 }
@@ -60,7 +80,6 @@ void *arena_take(struct arena *a, int64_t bytes, int64_t align)
 
 void arena_close(struct arena *a)
 {
-    if (a->base)
-        device_cpu()->api->release(device_cpu(), a->base, a->capacity);
+    ram_give(a->base, a->capacity);
     *a = (struct arena){0};
 }
