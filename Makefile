@@ -13,7 +13,7 @@ say      = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' $(1) $(2),@:)
 
 , := ,
 WARN    := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wstrict-prototypes -Werror
-CFLAGS  := -std=c17 -D_GNU_SOURCE -I. $(OPT) $(WARN) $(SAN) -ffp-contract=off -fno-math-errno -pthread -MMD -MP
+CFLAGS  := -std=c17 -D_GNU_SOURCE -I. $(OPT) $(WARN) $(SAN) -ffp-contract=off -fno-math-errno -fPIC -fno-semantic-interposition -pthread -MMD -MP
 LDLIBS  := -ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm -pthread
 # Without -j, a make uses every core, and one job more: one may wait for the disk or the network. Several goals of which
 # one removes or measures are made one after the other.
@@ -51,6 +51,7 @@ SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -Itests/simt/cudart -include tests/si
 
 # Files that take the compiler long come first, so that no core waits for the last of them.
 SRC     := $(wildcard kernels/cpu/attend*.c kernels/cpu/[!a]*.c kernels/base/*.c kernels/*.c kernels/ref/*.c policy/*.c offload/*.c engine/*/*.c bench/*.c)
+SRC     := $(filter-out engine/api/example.c,$(SRC))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/app/main.o,$(OBJ))
 CU      := $(if $(filter-out 0,$(CUDA)),$(wildcard kernels/cuda/*.cu))
@@ -72,9 +73,10 @@ GOLDENV := build/venv-goldens
 # The binary stands at the top of the tree; other builds keep theirs to themselves.
 BIN     := $(if $(filter build,$(BUILD)),sluice,$(BUILD)/sluice)
 CUDA_SO := $(if $(CU),$(BIN)-cuda.so)
+LIB_SO  := $(BUILD)/libsluice.so.0
 
-## all: builds ./sluice, and sluice-cuda.so for the card where an NVIDIA driver is
-all: $(CUDA_SO) $(BIN)
+## all: builds ./sluice, build/libsluice.so.0, and sluice-cuda.so for the card where an NVIDIA driver is
+all: $(CUDA_SO) $(BIN) $(if $(SAN),,$(LIB_SO))
 	@$(if $(CUDA),:,$(if $(NVCC),echo "CUDA part not built: no NVIDIA driver here (make cuda builds it)",:))
 
 ## cuda: builds sluice-cuda.so for every card (nvcc, minutes)
@@ -137,6 +139,13 @@ $(BUILD)/%.simt.o: %.cu
 $(BUILD)/libsimt.a: $(SIMT_OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@ && ar rcs $@ $^
+
+# The names that programs and devices call are in the map; all others are hidden.
+$(LIB_SO): $(BUILD)/engine/api/sluice.o $(BUILD)/libsluice.a engine/api/sluice.map
+	$(call say,LINK,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libsluice.so.0 -Wl,--version-script=engine/api/sluice.map -Wl,-z,defs -o $@ \
+	    $(filter %.o %.a,$^) $(LDLIBS)
+	$(Q)ln -sf libsluice.so.0 $(BUILD)/libsluice.so
 
 $(BUILD)/libsluice.a: $(LIB_OBJ)
 	$(call say,AR,$@)

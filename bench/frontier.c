@@ -419,7 +419,7 @@ static enum err walk_points(struct frontier *f)
 {
     for (struct point *p = f->points; p < f->points + f->n_points; p++) {
         struct frontier_row row;
-        if (run_interrupted)
+        if (*f->config.interrupted)
             return fail(ERR_STOPPED, "interrupted; the same command resumes");
         TRY(find_quality(f, p, &row));
         TRY(find_rate(f, p, &row));

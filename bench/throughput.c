@@ -363,7 +363,7 @@ static enum err compare(const struct config *c)
     if (err == OK) {
         bench_table_open(&t, c);
         for (int i = 0; i < list->n && err == OK; i++)
-            err = run_interrupted ? fail(ERR_STOPPED, "interrupted")
+            err = *c->interrupted ? fail(ERR_STOPPED, "interrupted")
                                   : run_contender(&t, list, i, &auto_rate);
         enum err closed = bench_table_close(&t);
         err = err != OK ? err : closed;

@@ -11,9 +11,20 @@
 #include <string.h>
 #include <unistd.h>
 
+/* 1: this code is in libsluice.so, whose path goes into `path`; 0: in a program. */
+static int is_library(char path[PATH_MAX])
+{
+    Dl_info info;
+    return dladdr((void *)(uintptr_t)device_open, &info) &&
+           strstr(info.dli_fname, "libsluice.so") && realpath(info.dli_fname, path);
+}
+
 /* The library stays loaded until the process ends: drivers do not like to leave. */
 static enum err open_library(const char *path, const char *arg, struct device **d)
 {
+    char own[PATH_MAX];
+    if (is_library(own)) // its symbols, which the device calls, are then found by all libraries
+        (void)dlopen(own, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return fail(ERR_DEVICE, "device: %s", dlerror());
@@ -33,18 +44,18 @@ int device_cuda_driver(void)
 
 enum err device_cuda_library(char *path, int cap)
 {
-    static const char installed[] = "../lib/sluice/sluice-cuda.so";
-    ssize_t n = readlink("/proc/self/exe", path, (size_t)cap - sizeof installed);
+    char own[PATH_MAX];
+    const int library = is_library(own);
+    ssize_t n = library ? (ssize_t)strlen(own) : readlink("/proc/self/exe", own, sizeof own - 1);
     if (n < 0)
         return fail(ERR_DEVICE, "device: /proc/self/exe cannot be read (is /proc there?)");
-    path[n] = 0;
-    char *name = strrchr(path, '/') + 1;
-    char own[NAME_MAX + 1];
-    snprintf(own, sizeof own, "%s", name);
-    memcpy(name, installed, sizeof installed);
+    own[n] = 0;
+    char *name = strrchr(own, '/');
+    *name++ = 0;
+    snprintf(path, (size_t)cap, "%s/%ssluice/sluice-cuda.so", own, library ? "" : "../lib/");
     if (access(path, R_OK) == 0)
         return OK;
-    snprintf(name, (size_t)(path + cap - name), "%s-cuda.so", own);
+    snprintf(path, (size_t)cap, "%s/%s-cuda.so", own, library ? "sluice" : name);
     if (access(path, R_OK) != 0)
         return fail(ERR_DEVICE, "%s: not found (build it with make cuda, or --device cpu)", path);
     return OK;

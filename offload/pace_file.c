@@ -27,7 +27,7 @@ static int parse(struct pace_runs *s, const char *text)
 
 void pace_file_read(struct pace_runs *s, const char *path)
 {
-    static char text[MACHINE_FILE_BYTES_MAX + 1];
+    char text[MACHINE_FILE_BYTES_MAX + 1];
     int64_t n = probe_cache_read(path, text);
     s->n = 0;
     if (n < 0)
@@ -39,7 +39,7 @@ void pace_file_read(struct pace_runs *s, const char *path)
 
 void pace_file_add(const char *path, const struct pace_run *run)
 {
-    static char text[MACHINE_FILE_BYTES_MAX];
+    char text[MACHINE_FILE_BYTES_MAX];
     struct pace_runs s;
     pace_file_read(&s, path);
     pace_add(&s, run);

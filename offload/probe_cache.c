@@ -169,7 +169,7 @@ static int figures_parse(const char *text, double *x, int n)
 
 int probe_figures_read(const char *path, double *x, int n)
 {
-    static char text[MACHINE_FILE_BYTES_MAX + 1];
+    char text[MACHINE_FILE_BYTES_MAX + 1];
     CHECK(n <= PROBE_FIGURES_MAX);
     int64_t n_bytes = probe_cache_read(path, text);
     text[max_i64(n_bytes, 0)] = 0;
@@ -239,7 +239,7 @@ static void part_copy(struct machine *to, const struct machine *from, enum machi
 /* 1 when `path` has all of a part that can be trusted; it goes into m. */
 static int part_read(struct machine *m, enum machine_part part, const char *path)
 {
-    static char text[MACHINE_FILE_BYTES_MAX];
+    char text[MACHINE_FILE_BYTES_MAX];
     struct machine read;
     int64_t n = probe_cache_read(path, text);
     if (n < 0 || machine_text_parse(&read, text, n, path) != OK)

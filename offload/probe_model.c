@@ -423,7 +423,7 @@ static enum err part_cached(const struct part *part, struct model_rates *r, cons
                             const char *cache_dir, int *measured)
 {
     char key[KEY_MAX], path[4200];
-    static char text[MACHINE_FILE_BYTES_MAX + 1];
+    char text[MACHINE_FILE_BYTES_MAX + 1];
     const int spread = part->end - 1;
     probe_cache_key(c, key, sizeof key);
     part->key(p, key, sizeof key);

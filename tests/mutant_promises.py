@@ -91,7 +91,7 @@ fault("codec: what is behind the end is as it was", CODEC + "codec_compress",
 
 fault("ulimit -t kills", "engine/app/main.c:catch_signals", "{SIGXCPU, SIGINT", "{SIGINT", "trouble_test.py --only signals")
 fault("SIGTERM kills", "engine/app/main.c:catch_signals", "SIGINT, SIGTERM, SIGHUP", "SIGINT, SIGHUP", "trouble_test.py --only signals")
-fault("Ctrl-C does not stop a packing", "engine/app/opened.c:pack_progress_show", "    if (run_interrupted)\n", "    if (0)\n",
+fault("Ctrl-C does not stop a packing", "engine/app/opened.c:pack_progress_show", "    if (*p->interrupted)\n", "    if (0)\n",
       "trouble_test.py --only packing")
 fault("probe ignores a stray word", "engine/app/config.c", '{"probe", CMD_PROBE, 0,', '{"probe", CMD_PROBE, 1,', "config_test")
 fault("a reader of stderr that left kills", "engine/app/main.c:catch_signals", "signal(SIGPIPE, SIG_IGN);", "",

@@ -28,7 +28,7 @@ static struct hashes {
 {
     struct hashes h;
     assert_int_equal(pack_source_look(model, &h.look), OK);
-    assert_int_equal(pack_source_content(model, NULL, &h.content), OK);
+    assert_int_equal(pack_source_content(model, NULL, NULL, &h.content), OK);
     return h;
 }
 

@@ -32,7 +32,7 @@ static enum err read_shard(const char *text, int *shard, int *n_shards)
     return OK;
 }
 
-static void read_defaults(const struct run *r, struct request_defaults *d)
+void command_defaults(const struct run *r, struct request_defaults *d)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
     const struct config *c = r->config;
@@ -59,7 +59,7 @@ static void read_defaults(const struct run *r, struct request_defaults *d)
 static enum err extend_fingerprint(struct run *r)
 {
     const struct config *c = r->config;
-    size_t n = strlen(r->fingerprint), cap = sizeof r->fingerprint;
+    size_t n = r->fingerprint_own, cap = sizeof r->fingerprint;
     uint64_t hash = 0;
     struct out stops = {0};
     for (int i = 0; i < c->n_stops; i++) {
@@ -114,7 +114,7 @@ enum err command_open_job(struct run *r, enum request_kind kind, const char *out
                              .sync_s = sync_s ? strtod(sync_s, NULL) : 0,
                              .max_errors = c->max_errors};
     TRY(read_shard(c->shard, &job.shard, &job.n_shards));
-    read_defaults(r, &job.defaults);
+    command_defaults(r, &job.defaults);
     TRY(ignore_parse(&job.defaults.ignore, c->ignore_fields));
     return job_open(&r->job, &job, &r->work);
 }
@@ -133,10 +133,11 @@ static enum err end_side_files(struct run *r)
 }
 
 /* Walks the line, ends the job, reports; the error that counts is the first one. */
-static enum err walk_and_report(struct run *r)
+static enum err walk_and_report(struct run *r, struct json_t **summary)
 {
     struct report report;
     TRY(report_open(&report, r));
+    report.summary = summary;
     r->tick = report_tick;
     r->tick_ctx = &report;
     enum err err = run_walk(r);
@@ -194,13 +195,9 @@ static void tell_rows(const struct run *r, const struct job_counts *n)
     tell_ignored(r->job, n);
 }
 
-static enum err run_rows(struct run *r, enum request_kind kind)
+enum err command_rows(struct run *r, enum request_kind kind, struct json_t **summary)
 {
     const struct config *c = r->config;
-    struct ignore_list
-        ignore; // looked at here so that a wrong name is found before the model opens
-    TRY(ignore_parse(&ignore, c->ignore_fields));
-    TRY(run_prepare(r, c));
     TRY(command_open_job(r, kind, c->dry_run ? NULL : c->out));
     struct job_counts counts;
     job_counts(r->job, &counts);
@@ -216,7 +213,7 @@ static enum err run_rows(struct run *r, enum request_kind kind)
         char flags[512];
         plan_freeze(r, flags, sizeof flags);
         TRY(job_set_plan(r->job, r->time.job_s, flags));
-        return walk_and_report(r);
+        return walk_and_report(r, summary);
     }
     if (!c->quiet)
         report_errors(job_errors(r->job), job_ignore(r->job), c->dry_run, stderr);
@@ -224,6 +221,14 @@ static enum err run_rows(struct run *r, enum request_kind kind)
         TRY(job_complete(r->job));
     job_counts(r->job, &counts);
     return counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
+}
+
+static enum err run_rows(struct run *r, enum request_kind kind)
+{
+    struct ignore_list ignore; // a wrong name is found before the model opens
+    TRY(ignore_parse(&ignore, r->config->ignore_fields));
+    TRY(run_prepare(r, r->config));
+    return command_rows(r, kind, NULL);
 }
 
 enum err command_begin(struct run **out, const struct config *c)
@@ -254,8 +259,8 @@ enum err command_input(struct config *with, const struct config *c, int job)
     if (!c->in || strcmp(c->in, "-") != 0)
         return OK;
     with->in = path;
-    return job ? spool_job(c->out, c->overwrite, path, sizeof path, &with->made_input)
-               : spool_look(path, sizeof path);
+    return job ? spool_job(c, path, sizeof path, &with->made_input)
+               : spool_look(c, path, sizeof path);
 }
 
 /* A job that was refused leaves no OUT.input behind. */
@@ -299,7 +304,7 @@ enum err command_walk_memory(struct run *r, enum request_kind kind, struct reque
 {
     struct job_config job = {
         .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
-    read_defaults(r, &job.defaults);
+    command_defaults(r, &job.defaults);
     enum err err = job_open_memory(&r->job, &job, requests, n, callbacks, &r->work);
     for (int64_t i = 0; err != OK && i < n; i++)
         request_free(&requests[i]); // those that no job took
@@ -401,7 +406,7 @@ static enum err gen_request(struct run *r, const char *text, int64_t n_bytes,
         return fail(ERR_FIT, "memory: prompt");
     struct request_defaults defaults;
     struct row_error error = {0};
-    read_defaults(r, &defaults);
+    command_defaults(r, &defaults);
     enum err err = request_parse(request, REQUEST_GENERATE, line, (int64_t)strlen(line), 0, 1,
                                  &defaults, r->opened.tokenizer, r->opened.tmpl, &error);
     free(line);

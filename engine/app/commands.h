@@ -3,6 +3,7 @@
 #ifndef ENGINE_APP_COMMANDS_H
 #define ENGINE_APP_COMMANDS_H
 
+#include "engine/app/explain.h"
 #include "engine/app/run.h"
 
 /* A run to fill; command_end takes it down, whatever became of it. */
@@ -12,6 +13,12 @@ enum err command_end(struct run *r, enum err err);
 /* A copy of c whose -i can be read again: standard input (`-`) becomes a file (engine/app/spool.h),
  * kept beside OUT for a job. */
 enum err command_input(struct config *with, const struct config *c, int job);
+/* What holds for rows that do not say otherwise. */
+void command_defaults(const struct run *r, struct request_defaults *d);
+/* Opens the job of -i and -o, plans it, walks it and reports. The run is prepared. ERR_ROWS: done,
+ * some rows have failed. *summary: what --summary writes, owned by the caller; NULL when no row was
+ * to do. summary NULL: not wanted. */
+enum err command_rows(struct run *r, enum request_kind kind, struct json_t **summary);
 /* Opens the job of -i; out NULL: look only. The run is prepared; its work is known after. */
 enum err command_open_job(struct run *r, enum request_kind kind, const char *out);
 /* A job in memory: plan and walk without files or report. What is in requests becomes the job's;
@@ -32,6 +39,8 @@ enum err command_score_row(struct request *q, int64_t index, const char *name, c
                            int64_t n, int64_t n_prompt);
 /* What `plan` plans for: the rows of -i, or made-up ones; again after r->evict has changed. */
 enum err command_plan_work(struct run *r);
+/* The plan of the work that r->config names, and what explains it. The run is prepared. */
+enum err command_plan_make(struct run *r, struct explain *e);
 /* `plan --allow`: a line for each lossy option, and for combinations that gain by it. */
 enum err command_allow(struct run *r);
 /* `plan --sweep`: a row of CSV for each value of a flag. */

@@ -119,6 +119,15 @@ enum err command_plan_work(struct run *r)
     return command_open_job(r, REQUEST_GENERATE, NULL);
 }
 
+enum err command_plan_make(struct run *r, struct explain *e)
+{
+    TRY(command_plan_work(r));
+    r->plan_told = PLAN_BY_COMMAND; // print_plan says it on stdout
+    explain_begin(e, r);
+    TRY(run_plan(r));
+    return explain_plan(e, r);
+}
+
 static enum err plan(struct run *r)
 {
     const struct config *c = r->config;
@@ -126,12 +135,8 @@ static enum err plan(struct run *r)
     r->elsewhere = c->machine != NULL;
     if (c->allow)
         return command_allow(r);
-    TRY(command_plan_work(r));
-    r->plan_told = PLAN_BY_COMMAND; // print_plan says it on stdout
     struct explain e;
-    explain_begin(&e, r);
-    TRY(run_plan(r));
-    TRY(explain_plan(&e, r));
+    TRY(command_plan_make(r, &e));
     if (c->out)
         TRY(plan_file_write(r, &e, c->out));
     if (c->json)

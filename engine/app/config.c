@@ -462,6 +462,8 @@ const struct config_command_row *config_command_find(int argc, char **argv)
 
 enum err config_defaults(struct config *c)
 {
+    static const volatile sig_atomic_t never;
+    c->interrupted = &never;
     _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");
     for (int i = 0; i < N_KNOBS; i++)
         if (config_knobs[i].preset)

@@ -7,6 +7,8 @@
 #ifndef ENGINE_APP_CONFIG_H
 #define ENGINE_APP_CONFIG_H
 
+#include <signal.h>
+
 #include "kernels/base/base.h"
 
 #define CONFIG_AUTO -1
@@ -68,6 +70,9 @@ struct config {
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags
     int n_args;
+    const volatile sig_atomic_t *interrupted; // borrowed; becomes 1 when the command shall stop
+    char *file_text; // owned: of --config; values point into it
+    char percent_text[128]; // the six words of --percent in one
     int to_stdout;                         // 1: -o - of a job; `out` is the file that it makes
     int made_input;                        // 1: this command made the file of -i out of stdin
     int looks;                             // 1: the command (plan) leaves no model behind for later
@@ -78,8 +83,9 @@ struct config {
 /* Defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag, and the
  * nearest known one. argv lives as long as the config. */
 enum err config_parse(struct config *c, enum config_command command, int argc, char **argv);
-/* More words of a command line, over what `c` says already. They live as long as the config, and
- * lie one after the other in memory, as those of main() do. */
+/* Frees what the config owns. */
+void config_free(struct config *c);
+/* More words of a command line, over what `c` says already. They live as long as the config. */
 enum err config_words(struct config *c, enum config_command command, int argc, char **argv);
 /* Sets one knob by name, as `--name value` would. */
 enum err config_set(struct config *c, enum config_command command, const char *name,

@@ -5,11 +5,14 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/app/installed.h"
 #include "engine/data/near.h"
 #include "kernels/base/whole.h"
+
+#define CONFIG_FILE_BYTES (1 << 16)
 
 static void list_add(char *list, size_t cap, const char *dashes, const char *name)
 {
@@ -139,17 +142,17 @@ static enum err parse_flag(struct config *c, int command, int argc, char **argv,
     }
     if (k->kind == KNOB_SWITCH)
         return knob_give(c, k, value);
-    int words = k->kind == KNOB_SIX ? 6 : 1;
-    if (!value) {
-        if (*i + words >= argc)
-            return fail(ERR_USAGE, "--%s: needs %s", k->name, k->value);
-        value = argv[*i + 1];
-        for (int j = 1; k->kind == KNOB_SIX && j < words; j++)
-            argv[*i + j][strlen(argv[*i + j])] =
-                ' '; // argv words lie one after the other: join them
-        *i += words;
-    }
-    return knob_give(c, k, value);
+    int words = k->kind == KNOB_SIX ? 6 : 1, n = 0;
+    if (value)
+        return knob_give(c, k, value);
+    if (*i + words >= argc)
+        return fail(ERR_USAGE, "--%s: needs %s", k->name, k->value);
+    value = argv[*i + 1];
+    for (int j = 1; k->kind == KNOB_SIX && j <= words && n < (int)sizeof c->percent_text; j++)
+        n += snprintf(c->percent_text + n, sizeof c->percent_text - (size_t)n, "%s%s",
+                      j > 1 ? " " : "", argv[*i + j]);
+    *i += words;
+    return knob_give(c, k, k->kind == KNOB_SIX ? c->percent_text : value);
 }
 
 /* One `key = value` of a --config file. */
@@ -175,22 +178,24 @@ static enum err parse_line(struct config *c, char *line, int command, const char
     return OK;
 }
 
-/* key = value lines; # starts a comment. The text is kept for the life of the process: values point
- * into it. */
+/* key = value lines; # starts a comment. The text is kept as long as the config: values point into
+ * it. */
 static enum err parse_file(struct config *c, const char *given, int command)
 {
     const char *path = installed_path(given);
     const char *why;
+    if (c->file_text)
+        return fail(ERR_USAGE, "%s: --config: is given twice (one file holds all flags)", path);
     FILE *f = regular_open(path, &why);
     if (!f)
         return fail(ERR_USAGE, "%s: --config: %s", path, why);
-    static char text[1 << 16];
-    size_t n = fread(text, 1, sizeof text - 1, f);
-    int bad = ferror(f) ? errno : 0;
+    char *text = c->file_text = malloc(CONFIG_FILE_BYTES);
+    size_t n = text ? fread(text, 1, CONFIG_FILE_BYTES - 1, f) : 0;
+    int bad = !text ? ENOMEM : ferror(f) ? errno : 0;
     fclose(f);
     if (bad)
         return fail(ERR_USAGE, "%s: --config: %s", path, strerror(bad));
-    if (n == sizeof text - 1)
+    if (n == CONFIG_FILE_BYTES - 1)
         return fail(ERR_USAGE, "%s: --config: more than 64 KiB", path);
     text[n] = 0;
     int number = 0;
@@ -217,6 +222,12 @@ static enum err parse_files(struct config *c, int argc, char **argv, int command
             TRY(parse_file(c, argv[i + 1], command));
     }
     return OK;
+}
+
+void config_free(struct config *c)
+{
+    free(c->file_text);
+    c->file_text = NULL;
 }
 
 enum err config_words(struct config *c, enum config_command command, int argc, char **argv)

@@ -4,6 +4,7 @@
 #include "engine/app/installed.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +16,16 @@
 static const char *keep(const char *text)
 {
     static char room[ROOM];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     size_t at = 0, n = strlen(text) + 1;
+    pthread_mutex_lock(&lock);
     while (room[at] && strcmp(room + at, text) != 0)
         at += strlen(room + at) + 1;
-    if (at + n >= sizeof room)
-        return NULL;
-    return memcpy(room + at, text, n);
+    const int fits = at + n < sizeof room;
+    if (fits)
+        memcpy(room + at, text, n);
+    pthread_mutex_unlock(&lock);
+    return fits ? room + at : NULL;
 }
 
 const char *installed_path(const char *path)

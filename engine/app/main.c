@@ -29,13 +29,15 @@ static const struct {
     {CMD_CACHE, command_cache}};
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
 
+static volatile sig_atomic_t interrupted; // by SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU
+
 /* The first signal stops at the next step; the second at once: what is journaled stays valid. */
 static void on_signal(int number)
 {
     (void)number;
-    if (run_interrupted)
+    if (interrupted)
         _Exit(ERR_STOPPED);
-    run_interrupted = 1;
+    interrupted = 1;
 }
 
 #ifndef __SANITIZE_ADDRESS__
@@ -157,6 +159,7 @@ static int sluice(int argc, char **argv)
     enum err err = config_parse(&config, command->id, argc - 2, argv + 2);
     if (err != OK)
         return finish(err);
+    config.interrupted = &interrupted;
     if (config.help) {
         signal(SIGPIPE, SIG_DFL); // as above
         help_command(command);

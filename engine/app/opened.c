@@ -24,7 +24,8 @@ struct pack_progress pack_progress_begin(const struct config *c)
     int auto_bar = strcmp(c->progress, "auto") == 0 && isatty(STDERR_FILENO);
     int bar = auto_bar || strcmp(c->progress, "bar") == 0;
     int none = c->quiet || strcmp(c->progress, "none") == 0;
-    return (struct pack_progress){.bar = bar && !none,
+    return (struct pack_progress){.interrupted = c->interrupted,
+                                  .bar = bar && !none,
                                   .lines = !bar && !none,
                                   .all_lines = strcmp(c->progress, "lines") == 0,
                                   .last_ns = bar ? 0 : clock_ns()};
@@ -33,7 +34,7 @@ struct pack_progress pack_progress_begin(const struct config *c)
 enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes)
 {
     struct pack_progress *p = ctx;
-    if (run_interrupted)
+    if (*p->interrupted)
         return fail(ERR_STOPPED,
                     "interrupted while packing; the same command starts the pack again");
     int64_t now = clock_ns(), every = p->bar ? BAR_NS : LINES_NS;
@@ -102,9 +103,10 @@ static void note_use(const char *path)
     utimensat(AT_FDCWD, path, now, 0);
 }
 
-static enum err stop_asked(void)
+static enum err stop_asked(void *ctx)
 {
-    return run_interrupted ? fail(ERR_STOPPED, "interrupted while the model was read") : OK;
+    const struct config *c = ctx;
+    return *c->interrupted ? fail(ERR_STOPPED, "interrupted while the model was read") : OK;
 }
 
 /* The hashes of a model, and the file that keeps the one that takes reading all of it. */
@@ -128,9 +130,10 @@ static enum err check_model(const char *model)
 
 /* The content is kept in the cache folder until somebody touches the model's files (and at most as
  * long as measurements, a month). A dummy model's numbers go by its name, too. */
-static enum err hashes_of(struct hashes *h, const char *model)
+static enum err hashes_of(struct hashes *h, const struct config *c)
 {
-    static char text[MACHINE_FILE_BYTES_MAX + 1];
+    const char *model = c->model;
+    char text[MACHINE_FILE_BYTES_MAX + 1];
     char dir[4096], key[64], name[256];
     *h = (struct hashes){0};
     TRY(pack_source_look(model, &h->look));
@@ -148,7 +151,7 @@ static enum err hashes_of(struct hashes *h, const char *model)
         return OK;
     }
     TRY(dummy_is_config(model) ? OK : check_model(model));
-    TRY(pack_source_content(model, stop_asked, &h->content));
+    TRY(pack_source_content(model, stop_asked, (void *)(uintptr_t)c, &h->content));
     if (!dummy_is_config(model))
         return OK;
     pack_source_name(model, name, sizeof name);
@@ -222,8 +225,8 @@ static enum err open_model(struct opened *o, const struct config *c)
     if (weights == N_PACK_WEIGHTS)
         return fail_choice("weights", c->weights, "auto|f32|f16|bf16|bf12|q8|q4");
     if (!model_is_pack(c->model)) {
-        static struct hashes h;
-        TRY(hashes_of(&h, c->model));
+        struct hashes h;
+        TRY(hashes_of(&h, c));
         TRY(pack_cache_path(c->model, weights, h.content, o->pack_path, sizeof o->pack_path));
         adopt(c->model, weights, h.look, o->pack_path);
         TRY(open_cached(o, c, weights, h.sample));

@@ -33,8 +33,8 @@ struct named {
     struct stat file, folder;
 };
 
-static struct named *list; // of this command, while it is checked
-static int n_list, list_room;
+static _Thread_local struct named *list; // of this command, while it is checked
+static _Thread_local int n_list, list_room;
 
 /* Words that stand in every file that sluice writes for a flag. */
 static const struct {
@@ -142,7 +142,7 @@ static enum err check_others(const struct named *f)
 /* Does the file hold words that sluice writes for this flag? An empty file is free to be used. */
 static int is_ours(const struct named *f, enum config_command command)
 {
-    static char text[2 * LOOK_BYTES];
+    char text[2 * LOOK_BYTES];
     const char *why;
     if (!f->there || f->file.st_size == 0)
         return 1;

@@ -327,7 +327,7 @@ enum err json_save(const json_t *root, const char *path, int digits)
     return fail(ERR_FIT, "%.512s: no memory for its text", path);
 }
 
-enum err plan_file_write(const struct run *r, const struct explain *e, const char *path)
+json_t *plan_json(const struct run *r, const struct explain *e)
 {
     json_t *root = json_object();
     json_object_set_new(root, "model", json_string(r->opened.model.name));
@@ -348,6 +348,12 @@ enum err plan_file_write(const struct run *r, const struct explain *e, const cha
                                   (json_int_t)r->work.prompt_max, "slots_max",
                                   (json_int_t)r->work.slots_max));
     explain_json(e, r, root);
+    return root;
+}
+
+enum err plan_file_write(const struct run *r, const struct explain *e, const char *path)
+{
+    json_t *root = plan_json(r, e);
     enum err err = OK;
     if (path)
         err = json_save(root, path, 6);

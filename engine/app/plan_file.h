@@ -21,8 +21,9 @@ void plan_tell_changes(const struct run *r, const struct plan_wish *wish);
 json_t *plan_fields_json(const struct plan *p);
 /* Writes a tree to a file, numbers with so many digits. ERR_IO, ERR_FIT, and see whole_open(). */
 enum err json_save(const json_t *root, const char *path, int digits);
-/* The plan, its bytes by tier, its predicted times and what explains it, as JSON; path NULL:
- * stdout. */
+/* The plan, its bytes by tier, its predicted times and what explains it. The caller owns it. */
+json_t *plan_json(const struct run *r, const struct explain *e);
+/* The same into a file; path NULL: stdout. */
 enum err plan_file_write(const struct run *r, const struct explain *e, const char *path);
 /* "280 rows at once, weights in RAM, KV in RAM, about 10 s, limited by the CPU": a plan that was
  * chosen, in one line. */

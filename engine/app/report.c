@@ -12,12 +12,14 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "engine/app/plan_file.h"
 #include "engine/app/replan.h"
 #include "engine/app/words.h"
 #include "offload/disk_probe.h"
 
 #define BAR_NS     250000000LL
 #define LINES_NS   10000000000LL
+#define CALL_NS    1000000000LL // between calls of run.progress
 #define SAMPLE_NS  500000000LL
 #define WINDOW_NS  30000000000LL
 #define ROOFLINE_S 5.0
@@ -237,10 +239,12 @@ void report_tick(void *ctx)
 {
     struct report *p = ctx;
     int64_t now = clock_ns();
-    if (p->progress == PROGRESS_NONE || !p->run->job)
+    if ((p->progress == PROGRESS_NONE && !p->run->progress) || !p->run->job)
         return;
     int64_t last = p->n_samples ? p->samples[(p->n_samples - 1) % REPORT_SAMPLES].ns : 0;
-    int64_t every = p->progress == PROGRESS_BAR ? BAR_NS : LINES_NS;
+    int64_t every = p->progress == PROGRESS_BAR     ? BAR_NS
+                    : p->progress == PROGRESS_LINES ? LINES_NS
+                                                    : CALL_NS;
     if (p->last_ns == 0) // the first line comes when there is something to say
         p->last_ns = now;
     if (now - last < SAMPLE_NS && now - p->last_ns < every)
@@ -251,9 +255,13 @@ void report_tick(void *ctx)
         p->last_ns = now;
         char line[LINE_BYTES];
         double left_s = replan_left_s(p->run->replan);
+        if (p->run->progress)
+            p->run->progress(p->run->progress_ctx, &counts,
+                             (double)(now - p->run->engine.start_ns) * 1e-9, left_s);
         if (p->progress == PROGRESS_BAR)
             draw_bar(p, &counts, left_s);
-        else if (report_line(p, &counts, left_s, line, sizeof line) > 0)
+        else if (p->progress == PROGRESS_LINES &&
+                 report_line(p, &counts, left_s, line, sizeof line) > 0)
             fprintf(stderr, "%8.1fs %s\n", (double)(now - p->run->engine.start_ns) * 1e-9, line);
     }
     if (now - last >= SAMPLE_NS)
@@ -285,7 +293,12 @@ enum err report_end(struct report *p, enum err err)
     snprintf(f.error, sizeof f.error, "%s", whole ? "" : text);
     if (!r->config->quiet)
         report_print(&f, r, stderr);
-    enum err written = r->config->summary ? report_summary_write(&f, r, r->config->summary) : OK;
+    json_t *summary = r->config->summary || p->summary ? report_summary_json(&f, r) : NULL;
+    enum err written = r->config->summary ? json_save(summary, r->config->summary, 9) : OK;
+    if (p->summary)
+        *p->summary = summary;
+    else
+        json_decref(summary);
     if (err != OK) {
         if (written != OK)
             log_line(LOG_WARN, "%s", err_text());

@@ -30,6 +30,7 @@ struct report {
     int64_t n_samples;
     double read_before;  // bytes/s of the pack, O_DIRECT, before the run; 0: not measured
     double measure_s;    // that this took; not the run's start-up
+    struct json_t **summary; // where report_end puts the summary; NULL: not wanted
     int64_t rejected;    // rows that failed before this run computed anything
 };
 
@@ -70,9 +71,8 @@ enum err report_end(struct report *report, enum err err);
 void report_measure(struct report_figures *f, const struct run *run,
                     const struct job_counts *counts, double read_rate_measured);
 void report_print(const struct report_figures *f, const struct run *run, FILE *out);
-/* ERR_IO with the path. The file appears complete, by rename. */
-enum err report_summary_write(const struct report_figures *f, const struct run *run,
-                              const char *path);
+/* What --summary writes. The caller owns it. */
+struct json_t *report_summary_json(const struct report_figures *f, const struct run *run);
 /* Seconds of a pass that the plan gives a lane, the bytes that it says of the job, and the lane's
  * rate in bytes per second; 0: none. */
 double report_lane_predicted(const struct run *run, enum lane lane);

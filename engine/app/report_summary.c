@@ -237,7 +237,7 @@ static json_t *corrected_json(const struct run *r)
     return corrected;
 }
 
-static json_t *plan_json(const struct report_figures *f, const struct run *r)
+static json_t *planned_json(const struct report_figures *f, const struct run *r)
 {
     const struct plan *p = &r->plan;
     const struct plan_time *t = &r->time;
@@ -372,13 +372,13 @@ static void put_rates(json_t *root, const struct report_figures *f, const struct
     put(root, "roofline_read_bytes_per_s", number(f->read_rate));
 }
 
-enum err report_summary_write(const struct report_figures *f, const struct run *r, const char *path)
+json_t *report_summary_json(const struct report_figures *f, const struct run *r)
 {
     json_t *root = json_object(), *peak = json_object();
     put(root, "model", json_string(r->opened.model.name ? r->opened.model.name : ""));
     put(root, "dummy_weights", json_boolean(r->opened.model.dummy));
     put(root, "device", json_string(r->device->api->name));
-    put(root, "plan", plan_json(f, r));
+    put(root, "plan", planned_json(f, r));
     put_counts(root, f, r);
     put_rates(root, f, r);
     put(peak, "device", json_integer(f->peak_device_bytes));
@@ -393,7 +393,5 @@ enum err report_summary_write(const struct report_figures *f, const struct run *
     put(root, "interrupted", json_boolean(f->err == ERR_STOPPED));
     put(root, "exit_code", json_integer(f->err));
     put(root, "error", f->error[0] ? json_string(f->error) : json_null());
-    enum err err = json_save(root, path, 9);
-    json_decref(root);
-    return err;
+    return root;
 }

@@ -8,8 +8,6 @@
 #include "engine/line/dummy_layers.h"
 #include "engine/pack/pack.h"
 
-volatile sig_atomic_t run_interrupted;
-
 /* The drive's NUMA node when every compute thread is there too; else memory lies where it is first
  * touched: half of the threads far from it would lose more than the drive gains. */
 static int threads_node(const struct run *r)
@@ -80,7 +78,7 @@ enum err run_walk(struct run *r)
                               .kv_trace_path = c->kv_trace,
                               .trace_events = c->trace ? 1 << 16 : 0,
                               .time_limit_s = c->time_limit_s,
-                              .interrupted = &run_interrupted,
+                              .interrupted = c->interrupted,
                               .tick = r->tick,
                               .tick_ctx = r->tick_ctx};
     struct pack_progress progress = pack_progress_begin(c);
@@ -130,6 +128,11 @@ enum err run_again(struct run *r)
     r->search_bytes = 0; // a part of what text takes, and so of what may be measured with
     r->replan = NULL;
     r->engine_opened = 0;
+    r->n_left_out = 0;
+    r->plan_told = PLAN_LINE;
+    r->ranking = NULL;
+    r->tick = NULL;
+    r->start_ns = clock_ns();
     return err;
 }
 

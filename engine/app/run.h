@@ -29,6 +29,7 @@ struct opened {
 struct pack_progress {
     int bar, lines; // 1: draw on the terminal; 1: a line now and then
     int all_lines;  // 1: also the last one (--progress lines)
+    const volatile sig_atomic_t *interrupted; // borrowed
     int64_t last_ns;
 };
 /* As --progress says. */
@@ -65,6 +66,7 @@ struct run {
     char offload_dir[4096];
     char matmul[32];        // whose matmuls run: "own", or a library and its version
     char fingerprint[8192]; // what fixes the bytes, as lines for OUT.job.json
+    size_t fingerprint_own; // of them, those that hold for every job of this run
     struct job *job;        // owned
     struct work work;
     struct plan_costs costs;
@@ -92,7 +94,10 @@ struct run {
     double int8_speed;
     struct engine engine;
     int engine_opened;
-    void (*tick)(void *ctx); // progress, called every step; or NULL
+    /* About once a second, how far the job is; left_s below 0: unknown. NULL: not wanted. */
+    void (*progress)(void *ctx, const struct job_counts *counts, double elapsed_s, double left_s);
+    void *progress_ctx;
+    void (*tick)(void *ctx); // called every step; or NULL
     void *tick_ctx;
     double startup_s;
     int64_t start_ns;
@@ -155,7 +160,5 @@ enum err command_merge(const struct config *c);
 enum err command_probe(const struct config *c);
 enum err command_cache(const struct config *c);
 enum err command_bench(const struct config *c); // bench/
-
-extern volatile sig_atomic_t run_interrupted; // set by SIGINT, SIGTERM, SIGHUP, SIGUSR1
 
 #endif

@@ -268,6 +268,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     r->io = compute.io;
     r->machine.threads = compute.n_threads;
     TRY(write_fingerprint(r, c));
+    r->fingerprint_own = strlen(r->fingerprint);
     TRY(advise_flags(r));
     if (r->opened.model.dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");

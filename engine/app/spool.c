@@ -30,7 +30,7 @@ static enum err write_block(int fd, const char *path, const char *data, ssize_t 
 }
 
 /* All of standard input into fd. */
-static enum err copy_stdin(int fd, const char *path, int64_t *n_bytes)
+static enum err copy_stdin(const struct config *c, int fd, const char *path, int64_t *n_bytes)
 {
     static char block[BLOCK_BYTES]; // a small stack has no room for it
     *n_bytes = 0;
@@ -38,7 +38,7 @@ static enum err copy_stdin(int fd, const char *path, int64_t *n_bytes)
         ssize_t n = read(STDIN_FILENO, block, sizeof block);
         if (n == 0)
             return OK;
-        if (run_interrupted)
+        if (*c->interrupted)
             return fail(ERR_STOPPED, "stdin: interrupted; the same command reads it again");
         if (n < 0 && errno != EINTR)
             return fail(ERR_USAGE, "stdin: %s", strerror(errno));
@@ -82,22 +82,22 @@ static enum err take_place(struct whole_file *w, int64_t n_bytes, int overwrite)
     return whole_end(w);
 }
 
-enum err spool_job(const char *out, int overwrite, char *path, int cap, int *made)
+enum err spool_job(const struct config *c, char *path, int cap, int *made)
 {
     struct whole_file w;
     int64_t n_bytes;
-    if (snprintf(path, (size_t)cap, "%s%s", out, job_suffixes[JOB_INPUT]) >= cap)
-        return fail(ERR_USAGE, "%.512s: path too long", out);
+    if (snprintf(path, (size_t)cap, "%s%s", c->out, job_suffixes[JOB_INPUT]) >= cap)
+        return fail(ERR_USAGE, "%.512s: path too long", c->out);
     TRY(whole_open(&w, path));
-    enum err err = copy_stdin(fileno(w.f), path, &n_bytes);
+    enum err err = copy_stdin(c, fileno(w.f), path, &n_bytes);
     if (err == OK)
-        err = take_place(&w, n_bytes, overwrite);
+        err = take_place(&w, n_bytes, c->overwrite);
     *made = err == OK && !w.was.there;
     whole_drop(&w);
     return err;
 }
 
-enum err spool_look(char *path, int cap)
+enum err spool_look(const struct config *c, char *path, int cap)
 {
     const char *dir = getenv("TMPDIR");
     int64_t n_bytes;
@@ -106,7 +106,7 @@ enum err spool_look(char *path, int cap)
     if (fd < 0)
         return fail(ERR_IO, "%.512s: %s (TMPDIR)", path, strerror(errno));
     unlink(path);
-    enum err err = copy_stdin(fd, path, &n_bytes);
+    enum err err = copy_stdin(c, fd, path, &n_bytes);
     snprintf(path, (size_t)cap, "/proc/self/fd/%d", fd); // stays open: the process is the owner
     return err;
 }
@@ -149,10 +149,10 @@ static enum err stdout_failed(int interrupted, int why)
 }
 
 /* OUT onto stdout. */
-static enum err copy_out(void)
+static enum err copy_out(const struct config *c)
 {
     static char block[BLOCK_BYTES];
-    const int before = run_interrupted; // a signal that came too late to stop the job
+    const int before = *c->interrupted; // a signal that came too late to stop the job
     int fd = open(out_path, O_RDONLY | WHOLE_OPEN);
     enum err err = fd < 0 ? fail(ERR_IO, "%.512s: %s", out_path, strerror(errno)) : OK;
     for (ssize_t n = 0; err == OK && (n = read(fd, block, sizeof block)) != 0;) {
@@ -160,8 +160,8 @@ static enum err copy_out(void)
             err = fail(ERR_IO, "%.512s: %s", out_path, strerror(errno));
         for (ssize_t done = 0, put; err == OK && done<n; done += put> 0 ? put : 0) {
             put = write(STDOUT_FILENO, block + done, (size_t)(n - done));
-            if (run_interrupted != before || (put < 0 && errno != EINTR))
-                err = stdout_failed(run_interrupted != before, errno);
+            if (*c->interrupted != before || (put < 0 && errno != EINTR))
+                err = stdout_failed(*c->interrupted != before, errno);
         }
     }
     if (fd >= 0)
@@ -185,7 +185,7 @@ enum err spool_out_end(const struct config *c, enum err err)
     char text[512];
     if (!c->to_stdout)
         return err;
-    enum err copied = err == OK || err == ERR_ROWS ? copy_out() : err;
+    enum err copied = err == OK || err == ERR_ROWS ? copy_out(c) : err;
     err = copied == OK ? err : copied;
     if (copied == OK && !c->work_dir)
         remove_folder();

@@ -10,9 +10,9 @@
 
 /* Standard input into OUT.input, which stays beside OUT; *path names it. Where OUT.input is there
  * already: no input at all means that file again, input that begins with it takes its place (rows
- * were appended), other input is ERR_JOB unless `overwrite`. *made 1: OUT.input was not there.
+ * were appended), other input is ERR_JOB unless --overwrite. *made 1: OUT.input was not there.
  * ERR_IO, ERR_STOPPED. */
-enum err spool_job(const char *out, int overwrite, char *path, int cap, int *made);
+enum err spool_job(const struct config *c, char *path, int cap, int *made);
 
 /* The OUT of `-o -` in the folder of --work-dir. */
 #define SPOOL_OUT "rows.jsonl"
@@ -28,6 +28,6 @@ enum err spool_out_begin(struct config *c);
 enum err spool_out_end(const struct config *c, enum err err);
 
 /* Standard input into a file without a name, for a look; *path opens it until the process ends. */
-enum err spool_look(char *path, int cap);
+enum err spool_look(const struct config *c, char *path, int cap);
 
 #endif

@@ -328,7 +328,8 @@ struct model_hash {
     uint64_t sample;  // size, and blocks all over the file
     uint64_t content; // with `whole`: name in its folder, size, and every byte
     int whole;
-    enum err (*tick)(void); // with `whole`: called between pieces; an error ends the reading
+    enum err (*tick)(void *ctx); // with `whole`: called between pieces; an error ends the reading
+    void *ctx;
 };
 
 static int hash_blocks(int fd, int64_t n_bytes, uint64_t *hash)
@@ -354,7 +355,7 @@ static enum err hash_whole(int fd, const char *path, const char *name, int64_t n
     uint32_t crc = 0;
     int64_t at = 0;
     for (ssize_t n = 1; n > 0; at += n) {
-        TRY(hash->tick ? hash->tick() : OK);
+        TRY(hash->tick ? hash->tick(hash->ctx) : OK);
         n = pread(fd, piece, sizeof piece, at);
         if (n < 0)
             return fail(ERR_IO, "%s: read: %s", path, strerror(errno));
@@ -540,10 +541,11 @@ enum err pack_source_look(const char *model_path, uint64_t *hash)
     return OK;
 }
 
-enum err pack_source_content(const char *model_path, enum err (*tick)(void), uint64_t *hash)
+enum err pack_source_content(const char *model_path, enum err (*tick)(void *ctx), void *ctx,
+                             uint64_t *hash)
 {
     char path[PATH_MAX];
-    struct model_hash of = {.content = mix64(PACK_VERSION), .whole = 1, .tick = tick};
+    struct model_hash of = {.content = mix64(PACK_VERSION), .whole = 1, .tick = tick, .ctx = ctx};
     TRY(hash_model(model_path, path, &of));
     *hash = of.content;
     return OK;

@@ -122,7 +122,8 @@ enum err pack_cache_path(const char *model_path, enum pack_weights weights, uint
                          char *buf, int64_t buf_bytes);
 /* Of every byte of the model's files, wherever they lie and whenever they were written; of a folder
  * also their names. Reads all of them: tick (may be NULL) is called for every MiB. */
-enum err pack_source_content(const char *model_path, enum err (*tick)(void), uint64_t *hash);
+enum err pack_source_content(const char *model_path, enum err (*tick)(void *ctx), void *ctx,
+                             uint64_t *hash);
 /* Of the names, sizes, times and first bytes of the model's files: the same as long as nobody
  * touches them. */
 enum err pack_source_look(const char *model_path, uint64_t *hash);

@@ -57,7 +57,7 @@ int64_t clock_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-enum log_level log_level_max = LOG_INFO;
+__thread enum log_level log_level_max = LOG_INFO;
 static int64_t log_start_ns;
 
 void log_begin(void)

@@ -53,7 +53,9 @@ void check_failed(const char *cond, const char *file, int line) __attribute__((n
 
 /* stderr, one line per event: "12.034s info where: text". Levels by event rate: info once a run. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
-extern enum log_level log_level_max; // set once by main from -q / -v
+/* The least important level that is written, of the calling thread; threads that it starts inherit
+ * it (kernels/base/thread.h), so that two runs in one process may differ. */
+extern __thread enum log_level log_level_max;
 void log_begin(void);                // the log's clock starts here, else with the first line
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

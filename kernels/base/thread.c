@@ -4,7 +4,9 @@
  * would give every thread 64 KiB, less than a path or two. */
 #include "kernels/base/thread.h"
 
+#include <errno.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,16 +22,36 @@ struct scheduling {
     uint64_t runtime_ns, deadline_ns, period_ns; // under SCHED_OTHER the first is the slice
 };
 
+struct start {
+    void *(*fn)(void *);
+    void *arg;
+    enum log_level level;
+};
+
+static void *start_main(void *of)
+{
+    const struct start s = *(struct start *)of;
+    free(of);
+    log_level_max = s.level;
+    return s.fn(s.arg);
+}
+
 int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
 {
     pthread_attr_t attr;
+    struct start *s = malloc(sizeof *s);
+    if (!s)
+        return ENOMEM;
+    *s = (struct start){fn, arg, log_level_max};
     int code = pthread_attr_init(&attr);
+    if (!code) {
+        code = pthread_attr_setstacksize(&attr, THREAD_STACK_BYTES);
+        if (!code)
+            code = pthread_create(thread, &attr, start_main, s);
+        pthread_attr_destroy(&attr);
+    }
     if (code)
-        return code;
-    code = pthread_attr_setstacksize(&attr, THREAD_STACK_BYTES);
-    if (!code)
-        code = pthread_create(thread, &attr, fn, arg);
-    pthread_attr_destroy(&attr);
+        free(s);
     return code;
 }
 

@@ -1,0 +1,422 @@
+/* engine/api/sluice.c - see sluice.h: calls of the library become runs (engine/app/run.h).
+ *
+ * Owns: the handle: its flags, the opened model with its threads and device, the last sentence.
+ * Refuses: what the program alone does: standard input and output, signals, the terminal. */
+#include "engine/api/sluice.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/app/commands.h"
+#include "engine/app/outputs.h"
+#include "engine/app/plan_file.h"
+#include "engine/app/version.h"
+
+_Static_assert((int)SLUICE_FIT == (int)ERR_FIT && (int)SLUICE_DISK == (int)ERR_IO &&
+                   (int)SLUICE_STOPPED == (int)ERR_STOPPED,
+               "codes of the library are those of the program");
+
+struct sluice {
+    struct config config; // flags of every call
+    struct run run;
+    int open;                   // 1: the model is
+    volatile sig_atomic_t stop; // by sluice_stop()
+    char **words;               // owned: the options as words of a command line, in one block
+    int n_words;
+    char *model;                 // owned
+    struct json_t *summary;      // owned: of the last job; NULL: none
+    enum log_level caller_level; // of the thread that is in a call
+    int code;
+    char sentence[1024];
+};
+
+/* ---- a call ---- */
+
+static enum err enter(struct sluice *s)
+{
+    const struct config *c = &s->config;
+    s->caller_level = log_level_max;
+    log_level_max = c->verbose ? LOG_DEBUG : LOG_ERROR;
+    return s->stop ? fail(ERR_STOPPED, "stopped before the call began") : OK;
+}
+
+static int leave(struct sluice *s, enum err err)
+{
+    log_level_max = s->caller_level;
+    s->stop = 0;
+    s->code = err < 100 ? (int)err : (int)ERR_INTERNAL;
+    snprintf(s->sentence, sizeof s->sentence, "%s",
+             err == OK         ? ""
+             : err == ERR_ROWS ? "some rows have failed"
+                               : err_text());
+    return s->code;
+}
+
+/* A call is over: what its job brought up goes; `err` and its sentence stay. */
+static enum err end_job(struct sluice *s, enum err err)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err closed = run_again(&s->run);
+    s->run.config = &s->config;
+    if (err != OK && err != ERR_ROWS)
+        return fail(err, "%s", text);
+    return closed != OK ? closed : err;
+}
+
+int sluice_code(const struct sluice *s)
+{
+    return s->code;
+}
+
+const char *sluice_error(const struct sluice *s)
+{
+    return s->sentence;
+}
+
+const char *sluice_version(void)
+{
+    return SLUICE_VERSION;
+}
+
+void sluice_stop(struct sluice *s)
+{
+    s->stop = 1;
+}
+
+/* ---- open, close ---- */
+
+/* The options as the words of a command line, in one block. */
+static enum err make_words(struct sluice *s, const struct sluice_option *options, int n)
+{
+    size_t n_bytes = 0, n_words = 0;
+    for (int i = 0; i < n; i++) {
+        n_bytes += strlen("--") + strlen(options[i].name) + 1;
+        n_bytes += options[i].value ? strlen(options[i].value) + 1 : 0;
+        n_words += 1 + (options[i].value != NULL);
+    }
+    s->words = malloc(n_words * sizeof *s->words + n_bytes + 1);
+    if (!s->words)
+        return fail(ERR_FIT, "no memory for the options");
+    char *at = (char *)(s->words + n_words), *end = at + n_bytes;
+    for (int i = 0; i < n; i++) {
+        s->words[s->n_words++] = at;
+        at += snprintf(at, (size_t)(end - at), "--%s", options[i].name) + 1;
+        if (!options[i].value)
+            continue;
+        s->words[s->n_words++] = at;
+        at += snprintf(at, (size_t)(end - at), "%s", options[i].value) + 1;
+    }
+    return OK;
+}
+
+static enum err open_model(struct sluice *s, const char *model, const struct sluice_option *options,
+                           int n)
+{
+    struct config *c = &s->config;
+    TRY(make_words(s, options, n));
+    TRY(config_parse(c, CMD_RUN, s->n_words, s->words));
+    TRY(c->model || c->in || c->out
+            ? fail(ERR_USAGE, "model, input, output: are arguments of calls, not options")
+            : OK);
+    c->model = model;
+    c->quiet = !c->verbose;
+    c->interrupted = &s->stop;
+    if (!config_given(c, "progress"))
+        c->progress = "none";
+    log_level_max = c->verbose ? LOG_DEBUG : LOG_ERROR;
+    s->open = 1; // run_close() takes a half-built run
+    return run_prepare(&s->run, c);
+}
+
+int sluice_open(struct sluice **out, const char *model, const struct sluice_option *options, int n)
+{
+    struct sluice *s = *out = calloc(1, sizeof *s);
+    if (!s)
+        return ERR_FIT;
+    s->caller_level = log_level_max;
+    const size_t n_model = strlen(model) + 1;
+    s->model = malloc(n_model);
+    if (!s->model)
+        return leave(s, fail(ERR_FIT, "no memory for the model's name"));
+    memcpy(s->model, model, n_model);
+    return leave(s, open_model(s, s->model, options, n));
+}
+
+void sluice_close(struct sluice *s)
+{
+    if (!s)
+        return;
+    if (s->open)
+        (void)run_close(&s->run);
+    json_decref(s->summary);
+    config_free(&s->config);
+    free(s->model);
+    free(s->words);
+    free(s);
+}
+
+/* ---- in memory ---- */
+
+struct answers {
+    sluice_result_fn *result;
+    void *ctx;
+    int64_t failed;
+};
+
+static enum err tell(struct answers *b, const struct sluice_result *result)
+{
+    b->failed += result->error != NULL;
+    return b->result(b->ctx, result) ? fail(ERR_STOPPED, "stopped by the caller's function") : OK;
+}
+
+static enum err tell_error(struct answers *b, int64_t index, const struct row_error *error)
+{
+    return tell(
+        b, &(struct sluice_result){
+               .index = index, .error_code = error->code, .error = error->message, .text = ""});
+}
+
+/* What the job gives, as the caller sees it. */
+static enum err finished(void *ctx, const struct job_result *r)
+{
+    struct answers *b = ctx;
+    const struct request *q = r->request;
+    if (r->error)
+        return tell_error(b, q->index, r->error);
+    char *text = malloc((size_t)r->n_text + 1);
+    if (!text)
+        return fail(ERR_FIT, "no memory for the text of a row");
+    if (r->n_text > 0)
+        memcpy(text, r->text, (size_t)r->n_text);
+    text[r->n_text] = 0;
+    struct sluice_result result = {.index = q->index,
+                                   .text = text,
+                                   .n_text = r->n_text,
+                                   .tokens = q->tokens + q->n_prompt,
+                                   .n_tokens = q->n_tokens - q->n_prompt,
+                                   .n_prompt = q->n_prompt,
+                                   .finish_reason = r->finish_reason,
+                                   .logprobs = r->token_logprobs,
+                                   .n_logprobs = r->n_token_logprobs,
+                                   .logprob = r->logprob,
+                                   .is_greedy = r->is_greedy};
+    enum err err = tell(b, &result);
+    free(text);
+    return err;
+}
+
+/* Requests that are bad have told so; the others are in parsed[*n_parsed]. */
+static enum err parse(struct sluice *s, enum request_kind kind,
+                      const struct sluice_request *requests, int n, struct answers *b,
+                      struct request *parsed, int64_t *n_parsed)
+{
+    struct run *r = &s->run;
+    struct request_defaults defaults;
+    command_defaults(r, &defaults);
+    TRY(ignore_parse(&defaults.ignore, r->config->ignore_fields));
+    for (int i = 0; i < n; i++) {
+        struct row_error error = {0};
+        const char *json = requests[i].json;
+        enum err err = request_parse(&parsed[*n_parsed], kind, json, (int64_t)strlen(json), i,
+                                     i + 1, &defaults, r->opened.tokenizer, r->opened.tmpl, &error);
+        if (err == OK) {
+            ++*n_parsed;
+            continue;
+        }
+        request_free(&parsed[*n_parsed]);
+        TRY(err == ERR_ROW ? tell_error(b, i, &error) : err);
+    }
+    return OK;
+}
+
+static enum err run_batch(struct sluice *s, enum request_kind kind,
+                          const struct sluice_request *requests, int n, struct answers *b)
+{
+    int64_t n_parsed = 0;
+    if (n < 1)
+        return OK;
+    struct request *parsed = calloc((size_t)n, sizeof *parsed);
+    if (!parsed)
+        return fail(ERR_FIT, "no memory for %d requests", n);
+    enum err err = parse(s, kind, requests, n, b, parsed, &n_parsed);
+    const struct job_callbacks callbacks = {.finished = finished, .ctx = b};
+    if (err == OK && n_parsed > 0)
+        err = command_walk_memory(&s->run, kind, parsed, n_parsed, &callbacks);
+    else
+        for (int64_t i = 0; i < n_parsed; i++)
+            request_free(&parsed[i]);
+    free(parsed);
+    return err == OK && b->failed > 0 ? ERR_ROWS : err;
+}
+
+static int batch(struct sluice *s, enum request_kind kind, const struct sluice_request *requests,
+                 int n, sluice_result_fn *result, void *ctx)
+{
+    struct answers b = {.result = result, .ctx = ctx};
+    enum err err = enter(s);
+    if (err == OK)
+        err = end_job(s, run_batch(s, kind, requests, n, &b));
+    return leave(s, err);
+}
+
+int sluice_batch(struct sluice *s, const struct sluice_request *requests, int n,
+                 sluice_result_fn *result, void *ctx)
+{
+    return batch(s, REQUEST_GENERATE, requests, n, result, ctx);
+}
+
+int sluice_score_batch(struct sluice *s, const struct sluice_request *requests, int n,
+                       sluice_result_fn *result, void *ctx)
+{
+    return batch(s, REQUEST_SCORE, requests, n, result, ctx);
+}
+
+static enum err scored(void *ctx, const struct job_result *r)
+{
+    if (r->error)
+        return fail(ERR_INPUT, "%s", r->error->message);
+    memcpy(ctx, r->token_logprobs, (size_t)r->n_token_logprobs * sizeof *r->token_logprobs);
+    return OK;
+}
+
+static enum err score(struct sluice *s, const int32_t *ids, int n, int n_prompt, float *logprobs)
+{
+    const struct shape *shape = &s->run.opened.model.shape;
+    struct request q;
+    if (n_prompt < 1 || n <= n_prompt || n > shape->context)
+        return fail(ERR_USAGE, "need 1 <= n_prompt < n <= %d, the model's context", shape->context);
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= shape->vocab)
+            return fail(ERR_USAGE, "ids[%d]: %d is no token (the model has %d)", i, ids[i],
+                        shape->vocab);
+    TRY(command_score_row(&q, 0, "score", ids, n, n_prompt));
+    const struct job_callbacks callbacks = {.finished = scored, .ctx = logprobs};
+    return command_walk_memory(&s->run, REQUEST_SCORE, &q, 1, &callbacks);
+}
+
+int sluice_score(struct sluice *s, const int32_t *ids, int n, int n_prompt, float *logprobs)
+{
+    enum err err = enter(s);
+    if (err == OK)
+        err = end_job(s, score(s, ids, n, n_prompt, logprobs));
+    return leave(s, err);
+}
+
+/* ---- jobs on files ---- */
+
+static void progress(void *ctx, const struct job_counts *counts, double elapsed_s, double left_s)
+{
+    const struct sluice_events *events = ctx;
+    events->progress(events->ctx, &(struct sluice_progress){.rows = counts->rows,
+                                                            .rows_done = counts->done,
+                                                            .rows_failed = counts->failed,
+                                                            .output_tokens = counts->output_tokens,
+                                                            .elapsed_s = elapsed_s,
+                                                            .left_s = left_s});
+}
+
+static int run_files(struct sluice *s, enum request_kind kind, const char *in, const char *out,
+                     const struct sluice_events *events)
+{
+    struct config c = s->config;
+    struct sluice_events of = events ? *events : (struct sluice_events){0};
+    c.in = in;
+    c.out = out;
+    enum err err = enter(s);
+    if (err == OK && (strcmp(in, "-") == 0 || strcmp(out, "-") == 0))
+        err = fail(ERR_USAGE, "-: a handle reads and writes files only");
+    if (err == OK)
+        err = outputs_check(&c, kind == REQUEST_SCORE ? CMD_SCORE : CMD_RUN);
+    if (err == OK) {
+        json_decref(s->summary);
+        s->summary = NULL;
+        s->run.config = &c;
+        s->run.progress = of.progress ? progress : NULL;
+        s->run.progress_ctx = &of;
+        err = end_job(s, command_rows(&s->run, kind, &s->summary));
+        s->run.progress = NULL;
+    }
+    return leave(s, err);
+}
+
+int sluice_run(struct sluice *s, const char *in, const char *out,
+               const struct sluice_events *events)
+{
+    return run_files(s, REQUEST_GENERATE, in, out, events);
+}
+
+int sluice_score_run(struct sluice *s, const char *in, const char *out,
+                     const struct sluice_events *events)
+{
+    return run_files(s, REQUEST_SCORE, in, out, events);
+}
+
+static enum err dump(const json_t *root, int digits, char **json)
+{
+    *json = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(digits));
+    return *json ? OK : fail(ERR_FIT, "no memory for the JSON text");
+}
+
+int sluice_summary_json(struct sluice *s, char **json)
+{
+    *json = NULL;
+    enum err err = enter(s);
+    if (err == OK)
+        err = s->summary ? dump(s->summary, 9, json)
+                         : fail(ERR_USAGE, "no job has run rows on this handle");
+    return leave(s, err);
+}
+
+/* ---- plans ---- */
+
+static enum err plan(struct sluice *s, const struct sluice_work *work, struct sluice_plan *plan,
+                     char **json)
+{
+    struct run *r = &s->run;
+    struct config c = s->config;
+    struct explain e;
+    c.in = work->in;
+    c.num_prompts = work->n_rows;
+    c.prompt_len = work->prompt_len;
+    c.gen_len = work->gen_len;
+    r->config = &c;
+    r->elsewhere = c.machine != NULL;
+    enum err err = command_plan_make(r, &e);
+    if (err == OK && json) {
+        json_t *root = plan_json(r, &e);
+        err = dump(root, 6, json);
+        json_decref(root);
+    }
+    if (err == OK && plan)
+        *plan = (struct sluice_plan){
+            .rows_at_once = (int64_t)r->plan.batch * r->plan.batches,
+            .layers = r->plan.layers,
+            .layers_resident = r->plan.resident + r->plan.weights_ram + r->plan.embed_resident,
+            .device_bytes = r->bytes.device,
+            .ram_bytes = r->bytes.ram,
+            .disk_bytes = r->bytes.disk,
+            .seconds = r->time.job_s,
+            .tokens_per_s = r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : 0,
+            .limited_by = r->time.bound};
+    r->elsewhere = 0;
+    return end_job(s, err);
+}
+
+int sluice_plan(struct sluice *s, const struct sluice_work *work, struct sluice_plan *to)
+{
+    enum err err = enter(s);
+    if (err == OK)
+        err = plan(s, work, to, NULL);
+    return leave(s, err);
+}
+
+int sluice_plan_json(struct sluice *s, const struct sluice_work *work, char **json)
+{
+    *json = NULL;
+    enum err err = enter(s);
+    if (err == OK)
+        err = plan(s, work, NULL, json);
+    return leave(s, err);
+}

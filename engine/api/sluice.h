@@ -1,0 +1,166 @@
+/* engine/api/sluice.h - libsluice: generation and scoring of many rows with a language model that
+ * is larger than memory.
+ *
+ *     struct sluice *s;
+ *     const struct sluice_option options[] = {{"mem-ram", "2G"}, {"max-tokens", "64"}};
+ *     if (sluice_open(&s, "SmolLM2-135M.Q4_1.gguf", options, 2) == SLUICE_OK)
+ *         sluice_run(s, "in.jsonl", "out.jsonl", NULL);
+ *     if (sluice_code(s) != SLUICE_OK)
+ *         fprintf(stderr, "%s\n", sluice_error(s));
+ *     sluice_close(s);
+ *
+ * A handle is a model on this machine with the flags of the program. Every function that returns
+ * int returns a sluice_code, the exit codes of the program, and leaves a sentence in the handle.
+ * Several handles may be open in one process, each with memory, threads and rings of its own. One
+ * thread at a time uses a handle; sluice_stop() may be called by any thread and by a signal
+ * handler. Strings are UTF-8 and end in NUL where no length stands beside them. */
+#ifndef ENGINE_API_SLUICE_H
+#define ENGINE_API_SLUICE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SLUICE_API __attribute__((visibility("default")))
+
+enum sluice_code {
+    SLUICE_OK = 0,
+    SLUICE_INTERNAL = 1,
+    SLUICE_USAGE = 2, // an option or a call that makes no sense
+    SLUICE_ROWS = 3,  // finished; some rows have failed
+    SLUICE_FIT = 4, // does not fit into the memory; the sentence names the option and the size that
+                    // would fit
+    SLUICE_INPUT = 5,   // a model or an input file is bad
+    SLUICE_DEVICE = 6,  // the GPU failed
+    SLUICE_CORRUPT = 7, // stored bytes differ from their checksums
+    SLUICE_JOB = 8,     // OUT belongs to another job, or another process works on it
+    SLUICE_DISK = 9,    // a disk failed or is full; the same call resumes
+    SLUICE_STOPPED = 75 // by sluice_stop() or a time limit; the same call resumes
+};
+
+struct sluice;
+
+/* A flag of `sluice run` without its dashes; value NULL: a switch. `sluice help run` lists them.
+ * Unlike the program, a handle prints nothing and draws no progress unless the options "verbose" or
+ * "progress" ask for them, on stderr. */
+struct sluice_option {
+    const char *name, *value;
+};
+
+/* Opens a model: a Hugging Face folder, a .gguf file, a pack or configs/NAME.cfg. The first time a
+ * model is packed into the cache, which takes minutes for a large one. *s is NULL only where there
+ * is no memory for the handle; after any other error *s holds the sentence. Close it. */
+SLUICE_API int sluice_open(struct sluice **s, const char *model,
+                           const struct sluice_option *options, int n);
+/* Accepts NULL. */
+SLUICE_API void sluice_close(struct sluice *s);
+
+/* What the last call on the handle returned, and its sentence: "FILE: WHERE: WHAT (hint)"; "" after
+ * SLUICE_OK. Valid until the next call. */
+SLUICE_API int sluice_code(const struct sluice *s);
+SLUICE_API const char *sluice_error(const struct sluice *s);
+/* The call in progress returns SLUICE_STOPPED after the step it computes; without one, the next
+ * call does. Async-signal-safe. */
+SLUICE_API void sluice_stop(struct sluice *s);
+
+/* ---- in memory ---- */
+
+/* A JSON object as in a line of the input of `sluice run` (prompt, messages or prompt_token_ids,
+ * and fields such as max_tokens, temperature, logprobs) or of `sluice score` (context and
+ * continuation, or prompt_token_ids and continuation_token_ids). */
+struct sluice_request {
+    const char *json;
+};
+
+/* What became of requests[index]. Pointers are valid during the call. */
+struct sluice_result {
+    int64_t index;
+    const char *error_code, *error; // NULL: the row went well
+    const char *text;               // n_text bytes, then NUL
+    int64_t n_text;
+    const int32_t *tokens; // output tokens; scored rows: the continuation
+    int n_tokens;
+    int n_prompt;              // tokens of the prompt
+    const char *finish_reason; // "stop" or "length"; NULL for scored rows
+    const float *logprobs; // n_logprobs natural log-probabilities, one for each of tokens; NULL:
+                           // not asked for
+    int n_logprobs;
+    double logprob; // scored rows: the sum of logprobs
+    int is_greedy;  // scored rows: 1 when each token was the likeliest
+};
+
+/* Called in the order in which rows finish. A value other than 0 stops the call with
+ * SLUICE_STOPPED. */
+typedef int sluice_result_fn(void *ctx, const struct sluice_result *result);
+
+/* Generates for n requests; each becomes one call of `result`. The requests are planned as one job:
+ * many at once are far faster than one at a time. SLUICE_ROWS: some requests have failed; their
+ * results have said why. */
+SLUICE_API int sluice_batch(struct sluice *s, const struct sluice_request *requests, int n,
+                            sluice_result_fn *result, void *ctx);
+/* Scores the continuations of n requests. */
+SLUICE_API int sluice_score_batch(struct sluice *s, const struct sluice_request *requests, int n,
+                                  sluice_result_fn *result, void *ctx);
+/* Natural log-probabilities of ids[n_prompt], ..., ids[n - 1], each given all ids before it, into
+ * logprobs[n - n_prompt]. */
+SLUICE_API int sluice_score(struct sluice *s, const int32_t *ids, int n, int n_prompt,
+                            float *logprobs);
+
+/* ---- jobs on files ---- */
+
+struct sluice_progress {
+    int64_t rows, rows_done, rows_failed; // done: failed ones included
+    int64_t output_tokens;                // of this call
+    double elapsed_s, left_s;             // left_s < 0: unknown
+};
+
+struct sluice_events {
+    void *ctx;
+    void (*progress)(
+        void *ctx, const struct sluice_progress *progress); // about once a second; NULL: not wanted
+};
+
+/* Generates for every row of `in` into `out`, as `sluice run` does: durable, and resumed by the
+ * same call after a stop, a kill or a power cut. events NULL: none. Nothing but `out` and its
+ * companions (out.partial, .journal, .job.json, ...) is written. */
+SLUICE_API int sluice_run(struct sluice *s, const char *in, const char *out,
+                          const struct sluice_events *events);
+/* Scores every row of `in`, as `sluice score` does. */
+SLUICE_API int sluice_score_run(struct sluice *s, const char *in, const char *out,
+                                const struct sluice_events *events);
+/* Of the last sluice_run() or sluice_score_run(): the summary that the program writes with
+ * --summary, as JSON. The caller frees *json. */
+SLUICE_API int sluice_summary_json(struct sluice *s, char **json);
+
+/* ---- plans ---- */
+
+/* The rows of `in`, or n_rows rows of prompt_len tokens that generate gen_len tokens each (in
+ * NULL). */
+struct sluice_work {
+    const char *in;
+    int64_t n_rows, prompt_len, gen_len;
+};
+
+struct sluice_plan {
+    int64_t rows_at_once;
+    int layers, layers_resident; // all; those whose weights stay in memory
+    int64_t device_bytes, ram_bytes, disk_bytes;
+    double seconds, tokens_per_s; // output tokens
+    const char *limited_by;       // "cpu", "gpu", "nvme-read", ...
+};
+
+/* What a job would do on this machine, or on that of the option "machine". Nothing is run. */
+SLUICE_API int sluice_plan(struct sluice *s, const struct sluice_work *work,
+                           struct sluice_plan *plan);
+/* All that `sluice plan --json` prints. The caller frees *json. */
+SLUICE_API int sluice_plan_json(struct sluice *s, const struct sluice_work *work, char **json);
+
+SLUICE_API const char *sluice_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
