@@ -490,7 +490,7 @@ VERSION  = $(shell sed -n 's/.*SLUICE_VERSION "\(.*\)"/\1/p' engine/app/version.
 
 ## install: installs into PREFIX=/usr/local, under DESTDIR= for a package
 install: all
-	$(Q)BIN=./$(BIN) CUDA_SO=$(CUDA_SO) PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh install
+	$(Q)BIN=./$(BIN) LIB_SO=$(LIB_SO) CUDA_SO=$(CUDA_SO) PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh install
 ## uninstall: removes what `make install` put into PREFIX
 uninstall:
 	$(Q)PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh uninstall

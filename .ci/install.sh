@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the program that was built, or removes what was installed: install.sh install|uninstall
 #
-#   BIN=./sluice CUDA_SO= PREFIX=/usr/local DESTDIR= .ci/install.sh install
+#   BIN=./sluice LIB_SO=build/libsluice.so.0 CUDA_SO= PREFIX=/usr/local DESTDIR= .ci/install.sh install
 #
 # Owns: where each file goes, and share/sluice/installed, the list of the files and folders that were made.
 # `uninstall` removes what the list names, and of folders only those that install made and that are empty.
@@ -26,6 +26,13 @@ put() { # file, path under PREFIX, mode
 "
 }
 
+link() { # target, path under PREFIX
+    path=$PREFIX/$2
+    ln -sf "$1" "$DESTDIR$path"
+    made="$made$path
+"
+}
+
 put_made() { # path under PREFIX, words of `sluice help` that print the file
     at=$1
     shift
@@ -39,6 +46,14 @@ install_all() {
     trap 'rm -f "$work"' EXIT
     strip -o "$work" "$BIN"
     put "$work" bin/sluice 755
+    strip -o "$work" "$LIB_SO"
+    put "$work" lib/libsluice.so.0 755
+    link libsluice.so.0 lib/libsluice.so
+    put engine/api/sluice.h include/sluice.h 644
+    printf 'prefix=%s\nName: sluice\nDescription: %s\nVersion: %s\nLibs: -L${prefix}/lib -lsluice\nCflags: -I${prefix}/include\n' \
+        "$PREFIX" "generation with language models that do not fit the memory" "$("$BIN" --version | cut -d' ' -f2)" >"$work"
+    put "$work" lib/pkgconfig/sluice.pc 644
+    put engine/api/example.c share/doc/sluice/example.c 644
     [ -z "${CUDA_SO:-}" ] || put "$CUDA_SO" lib/sluice/sluice-cuda.so 755
     put_made share/man/man1/sluice.1 --man
     put_made share/bash-completion/completions/sluice --completion bash

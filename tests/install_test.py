@@ -52,6 +52,13 @@ def installs(t, p, _):
     configs = {f"usr/local/share/sluice/configs/{n}" for n in os.listdir(os.path.join(TREE, "configs")) if n.endswith(".cfg")}
     t.check(len(configs) > 20 and configs | {EXE, "usr/local/share/man/man1/sluice.1", "usr/local/share/sluice/configs/in.jsonl"} <= found,
             f"installed: {sorted(found)}")
+    header = {"usr/local/include/sluice.h", "usr/local/lib/libsluice.so.0", "usr/local/lib/pkgconfig/sluice.pc"}
+    t.check(header <= found, f"the library: {sorted(header - found)} is missing")
+    example = ["-I" + p.at("root/usr/local/include"), p.at("root/usr/local/share/doc/sluice/example.c"), "-L" + p.at("root/usr/local/lib"), "-lsluice"]
+    done = subprocess.run(["gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o", p.at("example"), *example], capture_output=True, text=True)
+    t.check(done.returncode == 0, f"the example of the library: {done.stderr[-300:]!r}")
+    done = subprocess.run([p.at("example"), "nothing.gguf", "a"], env={**p.env, "LD_LIBRARY_PATH": p.at("root/usr/local/lib")}, capture_output=True, text=True)
+    t.check(done.returncode == 5 and "nothing.gguf" in done.stderr, f"the example: {done.returncode}, {done.stderr!r}")
     binary = os.path.join(root, EXE)
     t.check(b".debug_info" not in read(binary) and os.access(binary, os.X_OK), "the program is not stripped")
     shutil.move(root, p.at("moved"))

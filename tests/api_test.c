@@ -1,0 +1,361 @@
+/* tests/api_test.c - engine/api/sluice.h as its users call it: batches, jobs, stops, two handles in
+ * two threads, and what goes wrong. */
+#include "engine/api/sluice.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/temp_dir.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ROWS   40
+#define TOKENS 12 // of the longest answer
+
+struct answers {
+    struct sluice *stops; // asked to stop at the first answer; NULL: none
+    int n, refuses_at;    // the function returns 1 at this answer; 0: never
+    int n_tokens[ROWS], errors;
+    int32_t tokens[ROWS][TOKENS];
+    char error[400];
+};
+
+static int setup(void **state)
+{
+    (void)state;
+    temp_dir_make();
+    setenv("SLUICE_CACHE_DIR", temp_path("cache"), 1);
+    setenv("SLUICE_PROBE_SHARE", "0.02", 1);
+    temp_write_text("m.cfg", "family = llama\ndim = 64\nlayers = 3\nheads = 4\nffn = 128\n"
+                             "vocab = 512\ncontext = 256\n");
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    temp_dir_remove();
+    return 0;
+}
+
+static struct sluice *open_with(const char *policy)
+{
+    const struct sluice_option options[] = {{"mem-ram", "64M"},   {"max-tokens", "12"},
+                                            {"temperature", "0"}, {"threads", "2"},
+                                            {"ignore-eos", NULL}, {"kv-policy", policy}};
+    struct sluice *s;
+    int code = sluice_open(&s, temp_path("m.cfg"), options, sizeof options / sizeof *options);
+    if (code != SLUICE_OK)
+        print_message("%s\n", sluice_error(s));
+    assert_int_equal(code, SLUICE_OK);
+    assert_string_equal(sluice_error(s), "");
+    return s;
+}
+
+static int keep(void *ctx, const struct sluice_result *r)
+{
+    struct answers *a = ctx;
+    a->n++;
+    if (a->stops)
+        sluice_stop(a->stops);
+    if (r->error) {
+        a->errors++;
+        snprintf(a->error, sizeof a->error, "%s: %s", r->error_code, r->error);
+        return 0;
+    }
+    assert_in_range(r->n_tokens, 0, TOKENS);
+    a->n_tokens[r->index] = r->n_tokens;
+    memcpy(a->tokens[r->index], r->tokens, (size_t)r->n_tokens * sizeof *r->tokens);
+    return a->n == a->refuses_at;
+}
+
+/* Rows of token ids: the model has no tokenizer. */
+static void make_requests(struct sluice_request *requests, char (*json)[200])
+{
+    for (int i = 0; i < ROWS; i++) {
+        snprintf(json[i], sizeof json[i],
+                 "{\"prompt_token_ids\": [%d, %d, %d, %d], \"max_tokens\": %d}", 1 + i % 7, 20 + i,
+                 300 - i, 5, 1 + i % TOKENS);
+        requests[i].json = json[i];
+    }
+}
+
+static int ask(struct sluice *s, struct answers *a)
+{
+    struct sluice_request requests[ROWS];
+    char json[ROWS][200];
+    make_requests(requests, json);
+    return sluice_batch(s, requests, ROWS, keep, a);
+}
+
+static void test_batch(void **state)
+{
+    (void)state;
+    struct answers first = {0}, again = {0};
+    struct sluice *s = open_with("full");
+    assert_int_equal(ask(s, &first), SLUICE_OK);
+    assert_int_equal(first.n, ROWS);
+    for (int i = 0; i < ROWS; i++)
+        assert_int_equal(first.n_tokens[i], 1 + i % TOKENS);
+    assert_int_equal(ask(s, &again), SLUICE_OK);
+    assert_memory_equal(&first, &again, sizeof first);
+    assert_int_equal(sluice_batch(s, NULL, 0, keep, &again), SLUICE_OK);
+    sluice_close(s);
+}
+
+/* One bad row is told, and the others are answered. */
+static void test_bad_row(void **state)
+{
+    (void)state;
+    struct answers a = {0};
+    struct sluice *s = open_with("full");
+    const struct sluice_request requests[] = {{"{\"prompt_token_ids\": [4, 5]}"},
+                                              {"{\"prompt_token_ids\": [4, 100000]}"},
+                                              {"{\"prompt_token_ids\""}};
+    assert_int_equal(sluice_batch(s, requests, 3, keep, &a), SLUICE_ROWS);
+    assert_int_equal(a.n, 3);
+    assert_int_equal(a.errors, 2);
+    assert_int_equal(a.n_tokens[0], TOKENS);
+    assert_non_null(strstr(a.error, "invalid_json"));
+    assert_string_not_equal(sluice_error(s), "");
+    sluice_close(s);
+}
+
+static void test_score(void **state)
+{
+    (void)state;
+    const int32_t ids[] = {3, 9, 27, 81, 243};
+    float logprobs[3] = {1, 1, 1}, same[3];
+    struct sluice *s = open_with("full");
+    assert_int_equal(sluice_score(s, ids, 5, 2, logprobs), SLUICE_OK);
+    for (int i = 0; i < 3; i++)
+        assert_true(logprobs[i] < 0);
+    assert_int_equal(sluice_score(s, ids, 5, 2, same), SLUICE_OK);
+    assert_memory_equal(same, logprobs, sizeof same);
+    assert_int_equal(sluice_score(s, ids, 5, 5, logprobs), SLUICE_USAGE);
+    assert_int_equal(sluice_score(s, (const int32_t[]){3, 512}, 2, 1, logprobs), SLUICE_USAGE);
+    assert_non_null(strstr(sluice_error(s), "ids[1]: 512"));
+    sluice_close(s);
+}
+
+/* ---- two handles at once ---- */
+
+struct user {
+    const char *policy;
+    struct answers alone, beside;
+};
+
+static void *use(void *arg)
+{
+    struct user *u = arg;
+    struct sluice *s = open_with(u->policy);
+    for (int i = 0; i < 3; i++) {
+        memset(&u->beside, 0, sizeof u->beside);
+        assert_int_equal(ask(s, &u->beside), SLUICE_OK);
+    }
+    sluice_close(s);
+    return NULL;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    static struct user users[] = {{.policy = "full"}, {.policy = "h2o"}};
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        struct sluice *s = open_with(users[i].policy);
+        assert_int_equal(ask(s, &users[i].alone), SLUICE_OK);
+        sluice_close(s);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, use, &users[i]), 0);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+    for (int i = 0; i < 2; i++)
+        assert_memory_equal(&users[i].alone, &users[i].beside, sizeof users[i].alone);
+}
+
+/* ---- stops ---- */
+
+static void test_stop(void **state)
+{
+    (void)state;
+    struct sluice *s = open_with("full");
+    struct answers whole = {0}, cut = {.stops = s}, refused = {.refuses_at = 3}, after = {0};
+    assert_int_equal(ask(s, &whole), SLUICE_OK);
+    assert_int_equal(ask(s, &cut), SLUICE_STOPPED);
+    assert_in_range(cut.n, 1, ROWS - 1);
+    assert_int_equal(ask(s, &refused), SLUICE_STOPPED);
+    assert_int_equal(refused.n, 3);
+    sluice_stop(s); // nothing runs: the next call stops before it begins
+    assert_int_equal(ask(s, &after), SLUICE_STOPPED);
+    assert_int_equal(after.n, 0);
+    assert_int_equal(ask(s, &after), SLUICE_OK); // and the one behind it does not
+    assert_memory_equal(&whole, &after, sizeof whole);
+    sluice_close(s);
+}
+
+static void *stop_later(void *s)
+{
+    nanosleep(&(struct timespec){.tv_nsec = 150000000}, NULL);
+    sluice_stop(s);
+    return NULL;
+}
+
+static void write_input(const char *name, int rows, int tokens)
+{
+    FILE *f = fopen(temp_path(name), "w");
+    assert_non_null(f);
+    for (int i = 0; i < rows; i++)
+        fprintf(f, "{\"prompt_token_ids\": [%d, %d], \"max_tokens\": %d, \"logprobs\": true}\n",
+                1 + i % 500, 7, tokens);
+    assert_int_equal(fclose(f), 0);
+}
+
+static char *contents(const char *name)
+{
+    FILE *f = fopen(temp_path(name), "r");
+    assert_non_null(f);
+    char *text = calloc(1, 4 << 20);
+    size_t n = fread(text, 1, (4 << 20) - 1, f);
+    assert_true(n > 0);
+    fclose(f);
+    return text;
+}
+
+static int run(struct sluice *s, const char *in, const char *out,
+               const struct sluice_events *events)
+{
+    char from[4096];
+    snprintf(from, sizeof from, "%s", temp_path(in));
+    return sluice_run(s, from, temp_path(out), events);
+}
+
+static void count(void *ctx, const struct sluice_progress *p)
+{
+    int *calls = ctx;
+    assert_in_range(p->rows_done, 0, p->rows);
+    ++*calls;
+}
+
+/* A job that is stopped goes on with the next call, and gives the bytes of one that was not. */
+static void test_run(void **state)
+{
+    (void)state;
+    struct sluice *s = open_with("h2o");
+    pthread_t thread;
+    int calls = 0, code, stops = 0;
+    char *json, *whole, *resumed;
+    const struct sluice_events events = {.ctx = &calls, .progress = count};
+    assert_int_equal(sluice_summary_json(s, &json), SLUICE_USAGE);
+    write_input("in.jsonl", 400, 200);
+    assert_int_equal(run(s, "in.jsonl", "whole.jsonl", &events), SLUICE_OK);
+    assert_int_equal(sluice_summary_json(s, &json), SLUICE_OK);
+    assert_non_null(strstr(json, "\"output_tokens\": 80000"));
+    free(json);
+    do {
+        assert_int_equal(pthread_create(&thread, NULL, stop_later, s), 0);
+        code = run(s, "in.jsonl", "cut.jsonl", NULL);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        stops += code == SLUICE_STOPPED;
+    } while (code == SLUICE_STOPPED && stops < 3);
+    if (code == SLUICE_STOPPED)
+        code = run(s, "in.jsonl", "cut.jsonl", NULL);
+    if (code == SLUICE_STOPPED) // a stop that came after the last call's end
+        code = run(s, "in.jsonl", "cut.jsonl", NULL);
+    assert_int_equal(code, SLUICE_OK);
+    assert_true(stops > 0);
+    whole = contents("whole.jsonl");
+    resumed = contents("cut.jsonl");
+    assert_string_equal(whole, resumed);
+    free(whole);
+    free(resumed);
+    sluice_close(s);
+}
+
+/* ---- plans ---- */
+
+static void test_plan(void **state)
+{
+    (void)state;
+    struct sluice *s = open_with("full");
+    struct sluice_plan few, many;
+    char *json;
+    const struct sluice_work work = {.n_rows = 100, .prompt_len = 20, .gen_len = 10};
+    struct sluice_work more = work;
+    more.n_rows = 10000;
+    assert_int_equal(sluice_plan(s, &work, &few), SLUICE_OK);
+    assert_int_equal(sluice_plan(s, &more, &many), SLUICE_OK);
+    assert_true(few.rows_at_once > 0 && few.seconds > 0 && many.seconds > few.seconds);
+    assert_in_range(few.ram_bytes, 1, 64 << 20);
+    assert_true(few.layers_resident <= few.layers);
+    assert_int_equal(sluice_plan_json(s, &work, &json), SLUICE_OK);
+    assert_non_null(strstr(json, "\"rows\": 100"));
+    free(json);
+    more.prompt_len = 300; // the context is 256
+    assert_int_equal(sluice_plan(s, &more, &many), SLUICE_USAGE);
+    struct answers a = {0};
+    assert_int_equal(ask(s, &a), SLUICE_OK); // plans leave nothing behind
+    assert_int_equal(a.n, ROWS);
+    sluice_close(s);
+}
+
+/* ---- errors ---- */
+
+static void refuse(const char *model, const char *name, const char *value, int code,
+                   const char *says)
+{
+    const struct sluice_option option = {name, value};
+    struct sluice *s;
+    assert_int_equal(sluice_open(&s, model, &option, 1), code);
+    assert_int_equal(sluice_code(s), code);
+    if (!strstr(sluice_error(s), says))
+        fail_msg("%s: lacks %s", sluice_error(s), says);
+    sluice_close(s);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    char model[4096];
+    snprintf(model, sizeof model, "%s", temp_path("m.cfg"));
+    refuse(model, "mem-rum", "1G", SLUICE_USAGE, "did you mean --mem-ram");
+    refuse(model, "mem-ram", "1X", SLUICE_USAGE, "--mem-ram");
+    refuse(model, "mem-ram", NULL, SLUICE_USAGE, "--mem-ram: needs");
+    refuse(model, "output", "x", SLUICE_USAGE, "arguments of calls");
+    refuse("/nowhere/model.gguf", "verbose", NULL, SLUICE_INPUT, "/nowhere/model.gguf");
+    struct sluice *s = open_with("full");
+    assert_int_equal(sluice_run(s, "/nowhere/in.jsonl", temp_path("o.jsonl"), NULL), SLUICE_INPUT);
+    assert_int_equal(sluice_run(s, "-", temp_path("o.jsonl"), NULL), SLUICE_USAGE);
+    write_input("one.jsonl", 1, 2);
+    assert_int_equal(run(s, "one.jsonl", "one.jsonl", NULL), SLUICE_USAGE);
+    temp_write_text("theirs.jsonl", "of another program\n");
+    assert_int_equal(run(s, "one.jsonl", "theirs.jsonl", NULL), SLUICE_JOB);
+    assert_int_equal(run(s, "one.jsonl", "o.jsonl", NULL), SLUICE_OK);
+    sluice_close(s);
+    sluice_close(NULL);
+    const struct sluice_option little[] = {{"mem-ram", "1M"}};
+    assert_int_equal(sluice_open(&s, model, little, 1), SLUICE_OK);
+    struct answers a = {0};
+    assert_int_equal(ask(s, &a), SLUICE_FIT);
+    assert_non_null(strstr(sluice_error(s), "--mem-ram"));
+    sluice_close(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_batch), cmocka_unit_test(test_bad_row),
+        cmocka_unit_test(test_score), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_stop),  cmocka_unit_test(test_run),
+        cmocka_unit_test(test_plan),  cmocka_unit_test(test_errors),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
