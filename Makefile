@@ -167,6 +167,16 @@ $(GPU_TESTS): $(BUILD)/tests/gpu/shim.o $(BUILD)/tests/sim_device.o
 $(GPU_TESTS) $(BUILD)/tests/device_test $(BUILD)/tests/flat_test $(BUILD)/tests/line_device_test: LDLIBS += -Wl,--export-dynamic
 $(patsubst %,$(BUILD)/tests/%_test,device flat line_device probe simulate): $(BUILD)/tests/sim_device.o
 
+# The back end that lies stands between ring.c and those that do not.
+FAULT_BIN := $(BUILD)/tests/sluice-faults
+FAULT_LD  := $(addprefix -Wl$(,)--wrap=,ring_uring_open ring_pool_open home_open)
+$(FAULT_BIN): $(BUILD)/tests/ring_fault.o $(OBJ)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(SAN) -rdynamic $(FAULT_LD) -o $@ $^ $(LDLIBS)
+FAULT_TESTS := $(patsubst %,$(BUILD)/tests/%_test,ring ring_limits mover engine)
+$(FAULT_TESTS): $(BUILD)/tests/ring_fault.o
+$(FAULT_TESTS): LDLIBS += $(FAULT_LD)
+
 $(BUILD)/tests/tools/pack_source: LDLIBS += -lcmocka
 
 # ---- fuzzing: the harnesses of tests/fuzz; files lie in memory, behind calls that the linker wraps
@@ -245,12 +255,12 @@ $(CLOCK_BIN): $(BUILD)/bench/gpu/clock_wrap.o $(OBJ) | $(CLOCK_SO)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -rdynamic $(CLOCK_WRAPS:%=-Wl,--wrap=%) -o $@ $^ $(LDLIBS)
 
-tools: $(TOOLS) $(SHIMS) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN)
+tools: $(TOOLS) $(SHIMS) $(FAULT_BIN) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN)
 # ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)
 SAN := -fsanitize=thread
-$(filter-out %_avx2.o %_avx512.o %_amx.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o $(SIM_SO): CFLAGS += $(SAN)
+$(filter-out %_avx2.o %_avx512.o %_amx.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o $(BUILD)/tests/ring_fault.o $(SIM_SO): CFLAGS += $(SAN)
 endif
 
 ## tests: builds the C tests and the tools of tests/
@@ -354,7 +364,7 @@ fuzz:
 # Races: the parts that have threads, and a small streamed run. Not part of `make check`.
 TSAN_TESTS := mover_test ring_test pool_test device_test line_device_test job_ahead_test
 tsan:
-	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan build/tsan/sluice build/tsan/tests/sim_device.so \
+	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan build/tsan/sluice build/tsan/tests/sluice-faults build/tsan/tests/sim_device.so \
 	    $(TSAN_TESTS:%=build/tsan/tests/%)
 	$(Q)python3 tests/tools/tsan.py $(TSAN_TESTS)
 
@@ -501,7 +511,7 @@ dist:
 	$(Q)git archive --prefix=sluice-$(VERSION)/ -o build/sluice-$(VERSION).tar.gz HEAD
 	@echo build/sluice-$(VERSION).tar.gz
 
--include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(GPU_OBJ:.o=.d) $(BUILD)/bench/gpu/clock_wrap.d $(SHIMS:.so=.d) \
+-include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(BUILD)/tests/ring_fault.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(GPU_OBJ:.o=.d) $(BUILD)/bench/gpu/clock_wrap.d $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model sass check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check oracle asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens help-md \

@@ -544,8 +544,7 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
     struct ring_config ring = {.kind = config->kind,
                                .depth = config->depth,
                                .buffers = &buffer,
-                               .n_buffers = config->base ? 1 : 0,
-                               .faults = config->fault};
+                               .n_buffers = config->base ? 1 : 0};
     TRY(ring_open(&m->ring, &ring));
     TRY(add_places(m, config));
     m->depth = ring_depth(m->ring);

@@ -66,8 +66,7 @@ struct mover_repairs {
 
 struct mover_config {
     enum ring_kind kind;
-    int depth;         // pieces in flight
-    const char *fault; // fault spec for tests, or NULL
+    int depth; // pieces in flight
     struct mover_place {
         const char *path; // of a file, for messages; opened for reading when fd is -1; NULL and no
                           // base: there is no such place

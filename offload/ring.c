@@ -71,11 +71,6 @@ static enum err backend_open(struct ring *r, const struct ring_config *config)
     if (!r->backend)
         TRY(ring_pool_open(&r->backend, n_threads));
     r->depth = depth;
-    if (config->faults && config->faults[0]) {
-        struct ring_backend *outer;
-        TRY(ring_fault_open(&outer, r->backend, config->faults, depth));
-        r->backend = outer;
-    }
     return OK;
 }
 

@@ -44,7 +44,6 @@ struct ring_config {
     const struct ring_buffer
         *buffers; // borrowed: during ring_open only; the memory until ring_close
     int n_buffers;
-    const char *faults; // NULL or "": none; tests: see ring_fault.c for the language
 };
 
 /* One read or write. Owned by the caller; it and its buffer stay put until ring_reap gives it back.
@@ -73,7 +72,7 @@ struct ring_stats {
     int64_t read_busy_ns, write_busy_ns; // time with at least one read (write) in flight
 };
 
-/* ERR_USAGE: bad config or fault spec, or RING_URING where the kernel refuses it (the sentence
+/* ERR_USAGE: bad config, or RING_URING where the kernel refuses it (the sentence
  * names the cause). ERR_FIT: no memory, or no thread can be started. */
 enum err ring_open(struct ring **ring, const struct ring_config *config);
 

@@ -50,8 +50,5 @@ struct ring_backend_calls {
  * stays NULL. */
 enum err ring_uring_open(struct ring_backend **b, const struct ring_config *config, int *depth);
 enum err ring_pool_open(struct ring_backend **b, int n_threads);
-/* Takes `inner` over on success: closing the result closes it. */
-enum err ring_fault_open(struct ring_backend **b, struct ring_backend *inner, const char *spec,
-                         int depth);
 
 #endif

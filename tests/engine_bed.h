@@ -277,10 +277,13 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
                                    .device = b->device,
                                    .numa_node = -1,
                                    .offload_dir = temp_dir,
-                                   .fault = b->fault,
                                    .trace_events = bed_trace_events,
                                    .rope_rows = layout_rope_rows(&b->work, &b->evict),
                                    .edits_max = job_edits_max(b->job)};
+    if (b->fault)
+        setenv("SLUICE_FAULT", b->fault, 1);
+    else
+        unsetenv("SLUICE_FAULT");
     enum err err = engine_open(&b->engine, &config);
     if (err != OK)
         print_error("%s\n", err_text());

@@ -1,5 +1,5 @@
 /* tests/mover_test.c - offload/mover: the order of tickets, errors and checksums, under a back end
- * that lies (see ring_fault.c). Both back ends where the kernel has both. */
+ * that lies (ring_fault.c). Both back ends where the kernel has both. */
 #include "offload/mover.h"
 
 #include "tests/ring_util.h"
@@ -38,7 +38,6 @@ static struct mover *mover_make(enum ring_kind kind, int depth, const char *faul
     assert_int_equal(ftruncate(*fd, FILE_BYTES), 0);
     struct mover_config config = {.kind = kind,
                                   .depth = depth,
-                                  .fault = fault,
                                   .places = {{.path = data_path, .fd = -1, .hint = "make it again"},
                                              {.path = path, .fd = *fd}},
                                   .n_places = 2,
@@ -46,6 +45,7 @@ static struct mover *mover_make(enum ring_kind kind, int depth, const char *faul
                                   .n_bytes = FILE_BYTES,
                                   .trace = &trace};
     struct mover *m = NULL;
+    ring_faults = fault;
     enum err err = mover_open(&m, &config);
     if (err != OK)
         print_error("%s\n", err_text());

@@ -50,7 +50,7 @@ def applies(mutant):
 
 def environment(level):
     """What check.py gives a test."""
-    ours = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD", "SLUICE_FAULT")
+    ours = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "BUILD")
     env = {k: v for k, v in os.environ.items() if k not in ours}
     env.update(LC_ALL="C.UTF-8", PYTHONDONTWRITEBYTECODE="1", BUILD="build", SLUICE_TEST_LEVEL=level, SLUICE_PROBE_SHARE="0.03",
                OPENBLAS_NUM_THREADS="1", SLUICE_CACHE_DIR=os.path.join(WORK, "cache"))
@@ -88,7 +88,7 @@ def command(test):
         return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
     tools = ["nth.so", "nouring", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
     return ([python(), "tests/" + words[0], "./sluice", *words[1:]],
-            ["sluice", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)])
+            ["sluice", "build/tests/sluice-faults", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)])
 
 
 class Tree:

@@ -28,8 +28,8 @@ static void test_watchdog(void **state)
     log_level_max = LOG_ERROR;
     for (int k = !have_uring; k < 2; k++) {
         struct ring *r;
-        struct ring_config config = {
-            .kind = KINDS[k], .depth = 8, .watchdog_ms = 200, .faults = "seed=9,stuck=1/3"};
+        struct ring_config config = {.kind = KINDS[k], .depth = 8, .watchdog_ms = 200};
+        ring_faults = "seed=9,stuck=1/3";
         assert_int_equal(ring_open(&r, &config), OK);
         int file = file_add(r, path, O_RDONLY), n_lost = 0, n_good = 0;
         struct ring_io ios[8], *done[8];
@@ -270,8 +270,8 @@ static int child_disk_full(const char *path)
 /* Reads for about two seconds with completions held back, so that something is always in flight. */
 static int child_stopped(const char *path)
 {
-    struct ring_config config = {
-        .kind = RING_AUTO, .depth = 8, .watchdog_ms = 400, .faults = "delay=1/1"};
+    struct ring_config config = {.kind = RING_AUTO, .depth = 8, .watchdog_ms = 400};
+    ring_faults = "delay=1/1";
     struct ring *r;
     int file;
     static uint8_t buf[8][100];

@@ -17,6 +17,7 @@
 
 #include <cmocka.h>
 
+#include "tests/ring_fault.h"
 #include "tests/skip.h"
 #include "tests/temp_dir.h"
 
@@ -71,7 +72,8 @@ static inline void file_check(const char *path, const uint8_t *model, int64_t n_
 static inline struct ring *ring_make(enum ring_kind kind, int depth, const char *faults)
 {
     struct ring *r;
-    struct ring_config config = {.kind = kind, .depth = depth, .n_threads = 4, .faults = faults};
+    struct ring_config config = {.kind = kind, .depth = depth, .n_threads = 4};
+    ring_faults = faults;
     enum err e = ring_open(&r, &config);
     if (e != OK)
         print_error("%s\n", err_text());

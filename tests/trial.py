@@ -294,7 +294,7 @@ class Place:
         None leaves as they are, and level night as well."""
         self.folder, self.binary, self.n = folder, os.path.abspath(binary), 0
         self.env = {**os.environ, "SLUICE_CACHE_DIR": self.at("cache"), "LC_ALL": "C"}
-        for name in ("SLUICE_FAULT", "SLUICE_SYNC_S", "SLUICE_REPLAN"):
+        for name in ("SLUICE_SYNC_S", "SLUICE_REPLAN"):
             self.env.pop(name, None)
         if not NIGHT:
             self.env["SLUICE_PROBE_SHARE"] = "0.03"  # what is tested is not how fast the machine is
@@ -332,7 +332,8 @@ class Place:
     def start(self, args, wrapper=(), stdin=None, **env):
         """A run under way, in this folder; paths of args may be relative to it. stdin: text or bytes."""
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        return Process([*wrapper, self.binary, *map(str, args)], {**self.env, **env}, data, self.folder)
+        binary = with_faults(self.binary) if "SLUICE_FAULT" in env else self.binary
+        return Process([*wrapper, binary, *map(str, args)], {**self.env, **env}, data, self.folder)
 
     def sluice(self, *args, wrapper=(), stdin=None, limit_s=LIMIT_S, **env):
         """One run to its end (killed after limit_s: then code is -SIGKILL)."""
@@ -346,6 +347,14 @@ class Place:
         done = self.sluice(*args, **more)
         tally.check(done.code == code, f"{what}: exit {done.code}, want {code}: {done.err.strip()[-400:]!r}")
         return done
+
+
+def with_faults(binary):
+    """The same program, linked with ring_fault.c, which reads SLUICE_FAULT."""
+    build = os.path.dirname(binary)
+    if not os.path.exists(os.path.join(build, "tests/sluice-faults")):
+        build = os.path.join(build, "build")
+    return os.path.join(build, "tests/sluice-faults")
 
 
 def copy_probes(folder, to):

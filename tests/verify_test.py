@@ -3,7 +3,7 @@
 
     verify_test.py [SLUICE] [--level LEVEL] [--seed N]
 
-Every kind of lie of offload/ring_fault.c, over everything that is read from files while a job runs:
+Every kind of lie of ring_fault.c, over everything that is read from files while a job runs:
 streamed weights, weights stored with zstd, KV pages, hidden states, gathered rows of the embedding. A
 run ends with the undisturbed bytes, or with exit 7 or 9 and a job that resumes to them. Each row carries
 the log-probabilities of all its tokens. Level night: 24 seeds of each.

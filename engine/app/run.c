@@ -69,7 +69,6 @@ enum err run_walk(struct run *r)
                               .device = r->device,
                               .numa_node = threads_node(r),
                               .offload_dir = r->offload_dir,
-                              .fault = getenv("SLUICE_FAULT"),
                               .rope_rows = layout_rope_rows(&r->work, &r->evict),
                               .edits_max = job_edits_max(r->job),
                               .stops = stops,

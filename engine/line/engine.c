@@ -94,7 +94,6 @@ static enum err open_line(struct engine *e)
                                .offload_dir = c->offload_dir,
                                .io = c->io,
                                .io_depth = c->io_depth,
-                               .fault = c->fault,
                                .trace = &e->trace,
                                .ops = &e->work.ops};
     TRY(home_open(&e->home, &home));

@@ -34,7 +34,6 @@ struct engine_config {
     struct device *device;
     int numa_node; // where RAM lies best; -1: anywhere
     const char *offload_dir;
-    const char *fault; // fault spec for tests, or NULL
     int64_t rope_rows; // layout_rope_rows() of the job
     int edits_max;     // of the job's rows: see engine/line/batch.h
     const int32_t *stops;

@@ -139,7 +139,6 @@ static enum err open_mover(struct home *h, const struct home_config *config)
     enum layout_arena ring = h->plan->device ? ARENA_PINNED : ARENA_HOST;
     struct mover_config m = {.kind = config->io,
                              .depth = config->io_depth,
-                             .fault = config->fault,
                              .n_places = HOME_RAM + 1,
                              .base = h->memory.base[ring],
                              .n_bytes = h->memory.layout->busy_bytes[ring],

@@ -101,7 +101,6 @@ struct home_config {
     const char *offload_dir;                 // for TIER_NVME
     enum ring_kind io;
     int io_depth;
-    const char *fault;
     struct trace *trace;
     const struct ops *ops; // borrowed: its pool brings the memory in
 };

@@ -1,10 +1,12 @@
-/* offload/ring_fault.c - the back end that lies: wraps a real one and injects faults, from a seed.
+/* tests/ring_fault.c - the back end that lies: wraps a real one and injects faults, from a seed.
  *
  * Owns: the fault language, the decisions, the completions it holds back. Refuses: real I/O.
- * It exists because neither LD_PRELOAD nor strace can alter what io_uring puts into its completion
- * queue. Note: a decision depends on (seed, number of the io, attempt, kind) only,
- * never on when something completed: the same ios in the same order meet the same faults on every
- * back end.
+ * Neither LD_PRELOAD nor strace can alter what io_uring puts into its completion queue, so the
+ * linker puts this file between ring.c and its back ends (--wrap in the Makefile): in tests that
+ * set ring_faults, and in build/tests/sluice-faults, which reads $SLUICE_FAULT when a run opens its
+ * home. A spec outside the language aborts. Note: a decision depends on (seed, number of the io,
+ * attempt, kind) only, never on when something completed: the same ios in the same order meet the
+ * same faults on every back end.
  *
  * The language: comma separated `key=value`, for example
  *     seed=7,read.eio=1/200,read.short=1/20,write.enospc=1/100,delay=1/10,again=1/10,flip=1/500
@@ -26,6 +28,8 @@
  *     lost     write: nothing was written
  *     stale    write: the next read of it brings what was there before
  */
+#include "tests/ring_fault.h"
+
 #include "offload/ring_backend.h"
 
 #include <errno.h>
@@ -40,7 +44,7 @@
     50000 // while something is held the inner back end must not sleep for long,
           // and not at all when it has nothing to do
 #define REAP_BATCH 64
-#define SPEC_MAX   1024
+#define DEPTH_MAX  256
 #define STALE_MAX  16
 #define BLOCK      4096
 
@@ -133,10 +137,10 @@ struct fault {
     struct ring_backend *inner;      // owned
     uint64_t seed;
     struct rate rates[N_KINDS][2]; // [kind][read, write]
-    struct held *held;             // owned [depth]: completions not yet given back
-    int n_held, depth;
-    int n_inner;             // attempts at the inner back end
-    struct altered *altered; // owned [depth]
+    struct held held[DEPTH_MAX];   // completions not yet given back
+    int n_held;
+    int n_inner; // attempts at the inner back end
+    struct altered altered[DEPTH_MAX];
     struct stale stale[STALE_MAX];
     int next_stale;
 };
@@ -163,7 +167,7 @@ static int hold_length(const struct fault *f, const struct ring_op *op, enum kin
 
 static void hold(struct fault *f, struct ring_op *op)
 {
-    CHECK(f->n_held < f->depth);
+    CHECK(f->n_held < DEPTH_MAX);
     f->held[f->n_held++] = (struct held){
         .op = op,
         .n_reaps = hold_length(f, op, KIND_DELAY),
@@ -301,7 +305,7 @@ static void write_lies(struct fault *f, struct ring_op *op)
 
 static void write_ends(struct fault *f, struct ring_op *op)
 {
-    for (int i = 0; i < f->depth; i++) {
+    for (int i = 0; i < DEPTH_MAX; i++) {
         struct altered *a = &f->altered[i];
         if (a->op != op)
             continue;
@@ -421,23 +425,16 @@ static void fault_file_set(struct ring_backend *b, int file_slot, int fd)
     f->inner->calls->file_set(f->inner, file_slot, fd);
 }
 
-static void fault_free(struct fault *f)
-{
-    for (int i = 0; i < STALE_MAX; i++)
-        free(f->stale[i].bytes);
-    for (int i = 0; f->altered && i < f->depth; i++)
-        if (f->altered[i].op)
-            free(f->altered[i].bytes);
-    free(f->altered);
-    free(f->held);
-    free(f);
-}
-
 static void fault_close(struct ring_backend *b)
 {
     struct fault *f = (struct fault *)b;
     f->inner->calls->close(f->inner);
-    fault_free(f);
+    for (int i = 0; i < STALE_MAX; i++)
+        free(f->stale[i].bytes);
+    for (int i = 0; i < DEPTH_MAX; i++)
+        if (f->altered[i].op)
+            free(f->altered[i].bytes);
+    free(f);
 }
 
 /* ---- the language ---- */
@@ -489,39 +486,37 @@ static int clause_read(struct fault *f, const char *key, const char **end)
     return 0;
 }
 
-static enum err spec_read(struct fault *f, const char *spec)
+static void spec_read(struct fault *f, const char *spec)
 {
-    if (strlen(spec) > SPEC_MAX)
-        return fail(ERR_USAGE, "faults: longer than %d characters", SPEC_MAX);
     const char *at = spec;
     while (*at) {
         const char *end = at;
-        if (!clause_read(f, at, &end) || (*end != ',' && *end != 0))
-            return fail(ERR_USAGE,
-                        "faults: `%s`: expected seed=N or [read.|write.]KIND=P/Q at character %d",
-                        spec, (int)(at - spec) + 1);
+        if (!clause_read(f, at, &end) || (*end != ',' && *end != 0)) {
+            fprintf(stderr, "faults: `%s` is not [read.|write.]KIND=P/Q or seed=N at `%s`\n", spec,
+                    at);
+            abort();
+        }
         at = end + (*end == ',');
     }
-    return OK;
 }
 
-enum err ring_fault_open(struct ring_backend **b, struct ring_backend *inner, const char *spec,
-                         int depth)
+/* ---- between ring.c and its back ends ---- */
+
+const char *ring_faults;
+
+/* Takes the back end over: closing the result closes it. */
+static void inject(struct ring_backend **b)
 {
+    const char *spec = ring_faults;
+    ring_faults = NULL;
+    if (!spec || !*spec)
+        return;
     struct fault *f = calloc(1, sizeof *f);
-    if (!f)
-        return fail(ERR_FIT, "io: no memory");
+    CHECK(f);
     f->seed = 1;
-    f->depth = depth;
-    f->held = calloc((size_t)depth, sizeof *f->held);
-    f->altered = calloc((size_t)depth, sizeof *f->altered);
-    enum err e = f->held && f->altered ? spec_read(f, spec) : fail(ERR_FIT, "io: no memory");
-    if (e != OK) {
-        fault_free(f);
-        return e;
-    }
+    spec_read(f, spec);
     f->calls = (struct ring_backend_calls){
-        .name = inner->calls->name,
+        .name = (*b)->calls->name,
         .start = fault_start,
         .reap = fault_reap,
         .wake = fault_wake,
@@ -529,8 +524,39 @@ enum err ring_fault_open(struct ring_backend **b, struct ring_backend *inner, co
         .close = fault_close,
     };
     f->backend.calls = &f->calls;
-    f->inner = inner;
+    f->inner = *b;
     *b = &f->backend;
     log_line(LOG_WARN, "io: injecting faults, seed=%llu: %s", (unsigned long long)f->seed, spec);
+}
+
+struct home;
+struct home_config;
+enum err __real_ring_uring_open(struct ring_backend **b, const struct ring_config *c, int *depth);
+enum err __real_ring_pool_open(struct ring_backend **b, int n_threads);
+enum err __real_home_open(struct home *h, const struct home_config *config);
+enum err __wrap_ring_uring_open(struct ring_backend **b, const struct ring_config *c, int *depth);
+enum err __wrap_ring_pool_open(struct ring_backend **b, int n_threads);
+enum err __wrap_home_open(struct home *h, const struct home_config *config);
+
+enum err __wrap_ring_uring_open(struct ring_backend **b, const struct ring_config *c, int *depth)
+{
+    TRY(__real_ring_uring_open(b, c, depth));
+    inject(b);
     return OK;
+}
+
+enum err __wrap_ring_pool_open(struct ring_backend **b, int n_threads)
+{
+    TRY(__real_ring_pool_open(b, n_threads));
+    inject(b);
+    return OK;
+}
+
+/* Only the ring of a run: what probes measure is true. */
+enum err __wrap_home_open(struct home *h, const struct home_config *config)
+{
+    ring_faults = getenv("SLUICE_FAULT");
+    enum err e = __real_home_open(h, config);
+    ring_faults = NULL;
+    return e;
 }
