@@ -68,9 +68,6 @@ fault("fresh memory costs ops nothing", "policy/pass.c",
       "    l->wall_s += more + p->fresh_ops_s;", "    l->wall_s += more;", "cost_test")
 fault("a lane is busy as long as at full depth", "policy/pass.c",
       "*s += *s > 0 ? max_d(p->disk_more_s[write], 0) : 0;", "*s += 0 * p->played_disk_s[write];", "cost_test")
-fault("shares are corrected as rates are", "policy/correct.c",
-      "!ends_with(machine_rates[i].key, \"_beside\")) // a share", "!ends_with(machine_rates[i].key, \"none\"))",
-      "correct_test")
 fault("a pass like another is scaled, not moved", "policy/pass.c",
       "return max_d(quick, kept->wall_s + quick - kept->quick_s);",
       "return quick * kept->wall_s / kept->quick_s;", "cost_test")
@@ -104,15 +101,15 @@ fault("measuring norms takes what memory it wants", "offload/probe_layer.c",
 fault("pieces in flight are called back", "policy/servers.c",
       "item->held_s = min_d(item->flying * item->piece_s / 2, item->disk_s);", "item->held_s = 0;", "cost_test")
 fault("of runs the last counts", "policy/pace.c",
-      "struct rate r = rate_of_samples(times, n);", "struct rate r = rate_of_samples(times + n - 1, 1);", "correct_test")
+      "struct rate r = rate_of_samples(times, n);", "struct rate r = rate_of_samples(times + n - 1, 1);", "pace_test")
 fault("a factor has no limit", "policy/pace.c",
-      "r.value = min_d(max_d(r.value, 1 / PACE_LIMIT), PACE_LIMIT);", "", "correct_test")
+      "r.value = min_d(max_d(r.value, 1 / PACE_LIMIT), PACE_LIMIT);", "", "pace_test")
 fault("a class that nobody ran is as predicted", "policy/pace.c",
-      "    return (struct rate){.value = pace->others};", "    return (struct rate){.value = 1};", "correct_test")
-fault("all classes are one", "policy/pace.c", "if (s->runs[k].class == s->runs[i].class)\n                times", "if (k <= i)\n                times", "correct_test")
+      "    return (struct rate){.value = pace->others};", "    return (struct rate){.value = 1};", "pace_test")
+fault("all classes are one", "policy/pace.c", "if (s->runs[k].class == s->runs[i].class)\n                times", "if (k <= i)\n                times", "pace_test")
 fault("KV on disk is like KV in RAM", "policy/pace.c",
-      "(plan_kv_count(p, (enum tier_kind)tier) > 0)", "(plan_kv_count(p, (enum tier_kind)tier) > PLAN_ALL)", "correct_test")
-fault("runs of a class are never forgotten", "policy/pace.c", "if (same >= PACE_RUNS || s->n == PACE_ALL) {", "if (s->n == PACE_ALL) {", "correct_test")
+      "(plan_kv_count(p, (enum tier_kind)tier) > 0)", "(plan_kv_count(p, (enum tier_kind)tier) > PLAN_ALL)", "pace_test")
+fault("runs of a class are never forgotten", "policy/pace.c", "if (same >= PACE_RUNS || s->n == PACE_ALL) {", "if (s->n == PACE_ALL) {", "pace_test")
 fault("a prediction does not follow earlier runs", "policy/cost.c", "    t->job_s *= t->pace.value;\n", "", "cost_test")
 fault("a starved run is kept", "engine/app/replan.c", "return share <= CPU_WAIT_STARVED;", "return 1;", "replan_test.py --only paced")
 fault("who waits for a core has had one", "offload/cpu_wait.c",
@@ -261,15 +258,6 @@ fault("a step waits for nothing", "policy/pass.c",
 
 # ---- another plan under way
 
-fault("a lane that says little is believed", "policy/correct.c",
-      "max_d(was, told) >= BEARS * wall_s", "1", "correct_test")
-fault("what is left is what the plan says of itself", "policy/correct.c",
-      "return c->passes_left * c->pass_s;", "return c->stay_s;", "correct_test")
-fault("another plan is faster than it was played", "policy/correct.c",
-      "c->go_s * max_d(slower, 1)", "c->go_s * slower", "correct_test")
-fault("a change begins at once", "policy/correct.c", "return c->open_s + c->go_s", "return c->go_s", "correct_test")
-fault("bytes of a burst grow with its rate", "policy/correct.c",
-      '!ends_with(machine_rates[i].key, "_bytes") &&', "1 &&", "correct_test")
 fault("the line is left with steps under way", "engine/line/engine.c",
       "    for (; e->retired < s.n; e->retired++)\n", "    for (; e->retired < 0; e->retired++)\n",
       "replan_test.py --only changed --only on_device")
@@ -280,8 +268,6 @@ fault("work that is left counts what is done", "engine/job/job_scan.c",
       "(int64_t)(row->cap - row->known) * l->stride", "(int64_t)row->cap * l->stride", "simulate_test")
 fault("rows that began know their prompt only", "engine/job/job_scan.c",
       "r->n_prompt, r->n_tokens, r->n_cap, .shared", "r->n_prompt, r->n_prompt, r->n_cap, .shared", "simulate_test")
-fault("nobody looks at the pace", "engine/app/replan.c",
-      "return is_short(w) || (gains && is_off(w));", "return is_short(w);", "replan_test.py --only slow_reads")
 fault("a limit that was lowered is none", "engine/app/replan.c",
       "    if (limit < was) {\n", "    if (limit < 0) {\n", "replan_test.py --only limit_lowered")
 # ---- what a plan tells

@@ -2,8 +2,8 @@
 """A plan that changes while a run goes on: replan_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
 SLUICE_REPLAN=N,SEED makes a run change its plan after every N-th pass, for a budget of RAM that is drawn: OUT's bytes are
-those of a run that keeps its plan, also when it is killed and resumed, and memory stays below the cap. Then the two
-reasons for a change: reads that are slow beside what a machine file says, a control group whose limit is lowered.
+those of a run that keeps its plan, also when it is killed and resumed, and memory stays below the cap. Then the
+reason for a change: a control group whose limit is lowered.
 Standard library only.
 """
 import json
@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 
-import nth
 import trial
 from trial import ALL_ON_DISK, CODE_BYTES, H2O, MIB, ON_DISK, difference, from_full, pick, read, remove_job
 from trouble_test import Group
@@ -126,32 +125,6 @@ def killed(tally, place, a):
     tally.check(met > 0, "no signal met a run")
 
 
-@from_full
-def slow_reads(tally, place, a):
-    """The machine file says that reads cost nothing and steps much: KV goes to the disk for more rows. Reads of the scratch
-    file, which has no name, take long. That makes a plan for fewer rows with KV in RAM the better one."""
-    probe, lines = place.at("machine.cfg"), []
-    with open(probe, "w", encoding="ascii") as f:
-        f.write("nvme_read = 1e13\nnvme_write = 1e13\nram_read = 2e10\nmatmul_flops = 1e11\nstep_s = 0.01\nticket_s = 1e-4\ngather_s = 2e-5\nthreads = 2\n")
-    source = place.rows("slow.jsonl", [dict(row, max_tokens=80) for row in trial.job_rows(40, 4, prompt_max=60)])
-    summary, want = place.at("summary.json"), None
-    for mib in (31, 30, 32):
-        for how in ("off", "on") if want is None else ("on",):
-            out = place.at(f"slow-{mib}-{how}.jsonl")
-            args = ["run", "-m", place.model, "-i", source, "-o", out, "--machine", probe, "--mem-ram", f"{mib}M", "--progress", "none",
-                    "--io", "threads", "--replan", how, "--summary", summary]
-            done = place.sluice(*args, **(nth.env(f"slow,pread,{a.seed},60000,*(deleted)") if how == "on" else {}))
-            tally.check(done.code == 0, f"slow reads, --replan {how}: exit {done.code}: {done.err[-300:]!r}")
-            got = read(out)
-            want = got if want is None else want
-            tally.check(got and got == want, f"slow reads, {mib} MiB: {difference(want, got)}")
-            remove_job(out)
-        lines = json.loads(read(summary))["replans"]["lines"]
-        if lines:
-            break
-    tally.check(lines and "passes take" in lines[0] and "x the predicted time" in lines[0], f"slow reads: {lines}")
-
-
 def limit_lowered(tally, place, a):
     """A control group's limit falls by a third under a run: it gives way between two passes, and is not killed."""
     budget = 64 << 20
@@ -226,4 +199,4 @@ def paced(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, slow_reads, limit_lowered, paced)))
+    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, limit_lowered, paced)))

@@ -2,7 +2,6 @@
 #include "engine/app/replan.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,15 +9,9 @@
 #include "engine/app/left.h"
 #include "engine/app/plan_file.h"
 #include "offload/cpu_wait.h"
-#include "policy/correct.h"
 #include "policy/search.h"
 
-#define LOOK_S       2.0 // and PASSES passes: what a comparison is made of
-#define LOOK_PASSES  3
-#define LOOK_SHARE   50  // looking for a plan takes so small a part of the time
-#define OFF          1.2 // times as long, or as short, as foreseen
 #define GAIN         0.9 // of the time left: less is within the error of predictions
-#define RECENT       15  // passes whose median is what a pass takes
 #define MEMORY_S     0.5
 #define SHOWS_S      2.0 // and PASSES passes: a run that says something to those to come
 #define SHOWS_PASSES 4
@@ -36,21 +29,14 @@ struct replan {
     struct run *run;    // borrowed
     struct setting set; // of the price
     struct pricing pricing;
-    struct load *loads;      // in the run's room of the search, as the price
-    struct machine machine;  // as this run showed it
-    struct plan_costs costs; // likewise
-    double slower[N_WORK_LANES];                  // than probed
-    double known;                                 // times as long as foreseen, as was said already
-    struct lane_seconds foreseen[2], measured[2]; // when the window began, and now
-    double recent_s[RECENT];                      // of the newest passes, in turn
-    struct cpu_wait waits;                        // when the line began
-    int64_t open_ns;                              // when it began to be opened
-    double open_s;                                // until its first step
-    int64_t window_passes, passes, memory_ns;
+    struct load *loads;    // in the run's room of the search, as the price
+    double measured_s;     // of all passes so far
+    struct cpu_wait waits; // when the line began
+    int64_t open_ns;       // when it began to be opened
+    double open_s;         // until its first step
+    int64_t passes, memory_ns;
     int64_t gained;       // see gained(): when the last plan began
     int keeps;            // 1: the plan stays
-    int off;              // windows in a row that differed
-    double search_s;      // of the last search
     struct budget budget; // of the plan
     int64_t refused_ram;  // no plan fits this much
     struct plan next;
@@ -63,12 +49,6 @@ struct replan {
     struct left left;
 };
 
-_Static_assert((int)LANE_NVME_READ == (int)LANE_NVME_READ &&
-                   (int)LANE_NVME_WRITE == (int)LANE_NVME_WRITE && (int)LANE_H2D == (int)LANE_H2D &&
-                   (int)LANE_D2H == (int)LANE_D2H && (int)LANE_GPU == (int)LANE_GPU &&
-                   (int)LANE_CPU == (int)LANE_CPU,
-               "a trace names lanes as plans do");
-
 static double seconds_since(int64_t ns)
 {
     return (double)(clock_ns() - ns) * 1e-9;
@@ -76,20 +56,14 @@ static double seconds_since(int64_t ns)
 
 /* ---- the next plan ---- */
 
-/* The work that is left, with the rates that this run showed. */
+/* The work that is left. */
 static struct setting setting_now(struct replan *w, struct work *left)
 {
     struct run *r = w->run;
     *left = r->work;
     job_work_left(r->job, left);
-    w->machine = r->machine;
-    w->costs = r->costs;
-    w->costs.pace = NULL; // the pace of this run is measured
-    correct_rates(&w->machine, &w->costs, r->plan.device, w->slower);
     struct setting set = run_setting(r);
     set.work = left;
-    set.costs = &w->costs;
-    set.machine = &w->machine;
     return set;
 }
 
@@ -117,7 +91,6 @@ static int find_next(struct replan *w, const struct setting *set, const struct b
     char why[320];
     struct plan_wish any = run_any_placement(&wish);
     any.no_sharing = wish.no_sharing;
-    int64_t start_ns = clock_ns();
     int rc = plan_search(set, &wish, budget, r->search, &w->next, NULL, why, sizeof why);
     if (rc == 0 && !is_stored(r, &w->next)) {
         wish.codec = PLAN_CODEC_NONE;
@@ -129,7 +102,6 @@ static int find_next(struct replan *w, const struct setting *set, const struct b
     if (rc == 0)
         CHECK(plan_check(&w->next, set->weights, set->work, set->shape, set->evict, set->costs,
                          budget, layout, &w->bytes, why, sizeof why) == 0);
-    w->search_s = seconds_since(start_ns);
     return rc == 0;
 }
 
@@ -143,38 +115,21 @@ static double again_passes(const struct run *r, const struct work *left)
     return ceil(tokens / fmax(r->plan.prefill_tokens, 1));
 }
 
-/* What a pass takes, as measured of late, but for the first; 0: there was no other. */
-static double pass_now_s(const struct replan *w)
-{
-    double s[RECENT];
-    int n = (int)min_i64(w->passes, RECENT);
-    memcpy(s, w->recent_s, sizeof s);
-    return n > 0 ? rate_of_samples(s, n).value : 0;
-}
-
-/* 1: another plan ends sooner, its start included, than the passes that are left take as they were
- * measured of late. */
+/* 1: another plan ends sooner, its start and the rows that it reads in again included. */
 static int is_worth_it(struct replan *w, const struct budget *budget)
 {
     struct run *r = w->run;
     struct work left;
     struct plan_time stay, go;
     const struct setting set = setting_now(w, &left);
-    struct change c = {.pass_s = pass_now_s(w), .open_s = w->open_s};
-    if (c.pass_s == 0 || !find_next(w, &set, budget, wish_now(w)) ||
-        memcmp(&w->next, &r->plan, sizeof w->next) == 0)
-        return 0;
-    if (plan_cost(&set, &r->plan, r->search, &stay) != 0 ||
+    if (!find_next(w, &set, budget, wish_now(w)) ||
+        memcmp(&w->next, &r->plan, sizeof w->next) == 0 ||
+        plan_cost(&set, &r->plan, r->search, &stay) != 0 ||
         plan_cost(&set, &w->next, r->search, &go) != 0)
         return 0;
-    double again = again_passes(r, &left);
-    c.passes_left = fmax(stay.passes - again, 0);
-    c.stay_s = fmax(stay.job_s - again * stay.pass_s, 0);
-    c.go_s = go.job_s;
-    double stay_s = change_stay_s(&c), go_s = change_go_s(&c);
+    double stay_s = stay.job_s - again_passes(r, &left) * stay.pass_s, go_s = w->open_s + go.job_s;
     size_t n = strlen(w->why);
-    log_line(LOG_DEBUG, "plan: %s: %.1f s to go on (%.0f passes of %.4f s), %.1f s to change",
-             w->why, stay_s, c.passes_left, c.pass_s, go_s);
+    log_line(LOG_DEBUG, "plan: %s: %.1f s to go on, %.1f s to change", w->why, stay_s, go_s);
     snprintf(w->why + n, sizeof w->why - n, ", %.1f s left instead of %.1f", go_s, stay_s);
     return go_s < GAIN * stay_s;
 }
@@ -235,42 +190,6 @@ static int is_short(struct replan *w)
     return 1;
 }
 
-/* ---- rates ---- */
-
-static struct lane_seconds lanes_of_run(const struct engine *e)
-{
-    struct lane_seconds now = {.wall_s = seconds_since(e->start_ns)};
-    for (int i = 0; i < N_WORK_LANES; i++)
-        now.s[i] = (double)atomic_load_explicit(&e->trace.busy_ns[i], memory_order_relaxed) * 1e-9;
-    return now;
-}
-
-static void begin_window(struct replan *w)
-{
-    w->foreseen[0] = w->foreseen[1];
-    w->measured[0] = w->measured[1];
-    w->window_passes = 0;
-}
-
-static int is_off(struct replan *w)
-{
-    double s = w->measured[1].wall_s - w->measured[0].wall_s;
-    if (w->window_passes < LOOK_PASSES || s < LOOK_S || s < LOOK_SHARE * w->search_s)
-        return 0;
-    correct_lanes(w->foreseen, w->measured, w->slower);
-    double foreseen_s = w->foreseen[1].wall_s - w->foreseen[0].wall_s;
-    double times = s / fmax(foreseen_s * w->run->time.pace.value, 1e-9);
-    begin_window(w);
-    w->off = times > OFF * w->known || times * OFF < w->known ? w->off + 1 : 0;
-    if (w->off < 2) // one may be a neighbour's burst
-        return 0;
-    snprintf(w->why, sizeof w->why, "passes take %.2f x the predicted time", times);
-    int worth = is_worth_it(w, &w->budget);
-    w->known = times; // told once
-    w->off = 0;
-    return worth;
-}
-
 static int is_forced(struct replan *w, int64_t pass)
 {
     struct forced *f = &w->forced;
@@ -304,26 +223,16 @@ static int leave(void *ctx, const struct engine *e)
 {
     struct replan *w = ctx;
     int64_t pass = e->n / order_pass_steps(&e->order) - 1;
+    double foreseen_s = w->pricing.sum.wall_s, measured_s = w->measured_s;
     pricing_pass(&w->pricing, pass, w->loads);
-    double before_s = w->measured[1].wall_s, foreseen_s = w->foreseen[1].wall_s;
-    memcpy(w->foreseen[1].s, w->pricing.sum.s, sizeof w->foreseen[1].s);
-    w->foreseen[1].wall_s = w->pricing.sum.wall_s;
-    w->measured[1] = lanes_of_run(e);
-    left_pass(&w->left, w->run, w->measured[1].wall_s - before_s,
-              w->foreseen[1].wall_s - foreseen_s);
-    if (pass == 0) { // it brought in what stays
-        begin_window(w);
-        w->passes = 0;
+    w->measured_s = seconds_since(e->start_ns);
+    left_pass(&w->left, w->run, w->measured_s - measured_s, w->pricing.sum.wall_s - foreseen_s);
+    w->passes = pass;
+    if (pass == 0 || w->keeps) // the first pass brought in what stays
         return 0;
-    }
-    w->recent_s[w->passes++ % RECENT] = w->measured[1].wall_s - before_s;
-    w->window_passes++;
-    if (w->keeps)
-        return 0;
-    int gains = gained(w->run) > w->gained;
     if (w->forced.every > 0)
-        return gains && is_forced(w, pass);
-    return is_short(w) || (gains && is_off(w));
+        return gained(w->run) > w->gained && is_forced(w, pass);
+    return is_short(w);
 }
 
 /* ---- the run's side ---- */
@@ -341,9 +250,6 @@ enum err replan_open(struct replan **out, struct run *r)
     w->keeps = strcmp(r->config->replan, "off") == 0;
     w->budget = r->budget;
     w->refused_ram = -1;
-    w->known = 1;
-    for (int i = 0; i < N_WORK_LANES; i++)
-        w->slower[i] = 1;
     unsigned long long seed = 0;
     if (forced && sscanf(forced, "%ld,%llu", &w->forced.every, &seed) < 1) {
         free(w);
@@ -363,7 +269,6 @@ enum err replan_watch(struct replan *w, struct engine_config *config)
     memset(w->loads, 0, (size_t)loads);
     w->set = run_setting(r);
     pricing_make(&w->pricing, &w->set, &r->plan, 0, w->loads + r->plan.batches);
-    memset(w->foreseen, 0, sizeof w->foreseen);
     w->gained = gained(r);
     left_begin(&w->left, r, w->n > 0);
     w->open_ns = clock_ns();
@@ -389,12 +294,11 @@ void replan_take(struct replan *w, const struct layout **layout)
     r->bytes = w->bytes;
     *layout = &w->layouts[w->n & 1];
     plan_layers_text(r, layers, sizeof layers);
-    snprintf(
-        text, sizeof w->text[0],
-        "pass %lld: %s: now %d x %d rows; weights: %s; KV %s; %d prompt tokens a pass; "
-        "RAM %.1f MiB",
-        (long long)r->engine.passes, w->why, r->plan.batches, r->plan.batch, layers,
-        plan_kv_tiers(&r->plan), r->plan.prefill_tokens, (double)r->bytes.ram / 1048576.0);
+    snprintf(text, sizeof w->text[0],
+             "pass %lld: %s: now %d x %d rows; weights: %s; KV %s; %d prompt tokens a pass; "
+             "RAM %.1f MiB",
+             (long long)r->engine.passes, w->why, r->plan.batches, r->plan.batch, layers,
+             plan_kv_tiers(&r->plan), r->plan.prefill_tokens, (double)r->bytes.ram / 1048576.0);
     log_line(LOG_INFO, "plan: %s", text);
     w->n++;
 }
@@ -402,10 +306,10 @@ void replan_take(struct replan *w, const struct layout **layout)
 int replan_pace(const struct replan *w, double *times)
 {
     struct cpu_wait now;
-    if (!w || w->n > 0 || w->passes < SHOWS_PASSES || w->measured[1].wall_s < SHOWS_S ||
-        w->foreseen[1].wall_s <= 0)
+    if (!w || w->n > 0 || w->passes < SHOWS_PASSES || w->measured_s < SHOWS_S ||
+        w->pricing.sum.wall_s <= 0)
         return 0;
-    *times = w->measured[1].wall_s / w->foreseen[1].wall_s;
+    *times = w->measured_s / w->pricing.sum.wall_s;
     cpu_wait_read(&now, NULL);
     double share = cpu_wait_share(&w->waits, &now, pool_threads(w->run->pool));
     if (share > CPU_WAIT_STARVED)

@@ -1,15 +1,14 @@
-/* engine/app/replan.h - a run that goes on under another plan: the machine is not what was
- * measured, or memory runs short.
+/* engine/app/replan.h - a run that goes on under another plan, because memory runs short or is free
+ * again.
  *
- * Owns: the comparison of each pass with what the rates foretold, the watch over memory, the choice
- * of the next plan. Refuses: to change what fixes the bytes (formats, policy, compute, where rows
- * attend) or what a flag fixed, as long as anything else fits.
+ * Owns: the watch over memory, the choice of the next plan, the predicted beside the measured
+ * seconds of each pass. Refuses: to change what fixes the bytes (formats, policy, compute, where
+ * rows attend) or what a flag fixed, as long as anything else fits.
  *
- * Note: a run that changes its plan ends its pass, gives all its memory back and
- * begins anew inside the same process, as one that was interrupted: its rows go back to the queue
- * with their tokens and are read in once more. So a plan may change in everything at once, and the
- * bytes are those of an undisturbed run because those of a resumed one are. What that costs is
- * simulated, and weighed against going on. */
+ * A run that changes its plan ends its pass, gives all its memory back and begins anew inside the
+ * same process, as one that was interrupted: its rows go back to the queue with their tokens and
+ * are read in once more. So everything of a plan may change at once, and the bytes are those of an
+ * undisturbed run because those of a resumed run are. */
 #ifndef ENGINE_APP_REPLAN_H
 #define ENGINE_APP_REPLAN_H
 
