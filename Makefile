@@ -395,7 +395,7 @@ goldens: $(GOLDENV)/ready
 ## bench-TABLE: measures a table of bench/README.md; TABLE is ram, streamed, h2o, formats, budget, batch, ops, ...
 # A table of bench/README.md, measured on this machine: idle, committed, as root where disk or memory is held
 # (bench/run.py --help; ARGS= are its flags). Then into bench/README.md.
-BENCHES := ram streamed h2o formats budget batch ops libraries quality start
+BENCHES := ram streamed h2o formats budget ops libraries quality start
 $(BENCHES:%=bench-%):
 	$(Q)bench/run.py $(@:bench-%=%) $(ARGS)
 	$(Q)bench/tables.py --write bench/README.md $(@:bench-%=%)

@@ -204,75 +204,6 @@ def budget(bench):
         bench.results.add(row)
 
 
-# ---- batches ----
-
-BYTES = {"bf12": 1.5, "q8": 1.0625}  # of a number
-
-
-def layer_bytes(a, model, weights):
-    """Of the weights that one pass reads."""
-    done = subprocess.run([a.sluice, "inspect", "--json", model], stdout=subprocess.PIPE, text=True, check=True)
-    return BYTES[weights] * sum(t["n"] * t["k"] for t in json.loads(done.stdout)["tensors"] if t["layer"] > 0)
-
-
-def throughput(bench, model, n, flags):
-    a, summary = bench.a, os.path.join(bench.work, "summary.json")
-    told = bench.idle()
-    done = subprocess.run([a.sluice, "bench", "throughput", "--json", "-m", model, "--batch", str(n), "--batches", "1",
-                           "--num-prompts", str(n), "--prompt-len", "16", "--gen-len", str(a.new or 24), "--threads",
-                           str(a.threads), "--progress", "none", "-q", "--summary", summary, *flags],
-                          stdout=subprocess.DEVNULL)
-    if done.returncode:
-        peer.say(f"run.py: {n} rows: ended with {done.returncode}: no row")
-        return None
-    with open(summary, encoding="utf-8") as f:
-        return {**json.load(f), **told}
-
-
-def batch_row(bench, key, runs, n_bytes):
-    """Medians, and the output tokens/s that the rates of disk, RAM and matmuls would allow."""
-    weights, compute, form, n = key
-    rates = [r["output_tokens_per_s"] for r in runs]
-    s = sorted(runs, key=lambda r: r["output_tokens_per_s"])[len(runs) // 2]
-    least_s = s["roofline_fraction"] * s["elapsed_s"]
-    if weights == "resident":
-        least_s = max(least_s, s["passes"] * n_bytes / s["machine"]["ram_read"])
-    return {"weights": weights, "compute": compute, "format": form, "model": s["model"],
-            "dummy_weights": s["dummy_weights"], "batch": n, "tok_s": statistics.median(rates), "tok_s_min": min(rates),
-            "tok_s_max": max(rates), "roof_tok_s": s["output_tokens"] / least_s,
-            "roof_fraction": s["output_tokens_per_s"] * least_s / s["output_tokens"], "rates": s["roofline_rates"],
-            "bound": s["bound"], "predicted_s": s["predicted_elapsed_s"], "elapsed_s": s["elapsed_s"],
-            "peak_ram_mib": s["peak_bytes"]["ram"] // peer.MIB, "runs": len(runs),
-            "idle": min(r["idle"] for r in runs)}
-
-
-def batch(bench):
-    a = bench.a
-    model = a.model or os.path.join(TREE, "configs/llama-1b.cfg")
-    kinds = [("streamed", ["--mem-ram", "1G", "--weights-resident", "0"]),
-             ("resident", ["--weights-resident", "100%"])]
-    forms = [("bf16", "bf12"), ("int8", "q8")]
-    keys = [(w, c, f, n) for w, _ in kinds for c, f in forms for n in map(int, a.batches.split(","))]
-    found = {key: [] for key in keys}
-    bench.open(["weights", "compute", "format", "model", "dummy_weights", "batch", "tok_s", "tok_s_min", "tok_s_max",
-                "roof_tok_s", "roof_fraction", "rates", "bound", "predicted_s", "elapsed_s", "peak_ram_mib", "runs",
-                "idle"], job=f"batch x (16 prompt + {a.new or 24} new tokens), sluice bench throughput; streamed: "
-               "--mem-ram 1G --weights-resident 0")
-    for turn in range(a.turns):
-        for key in keys:
-            w, c, f, n = key
-            if turn and not found[key]:
-                continue  # it does not fit
-            peer.say(f"run.py: turn {turn + 1} of {a.turns}: {w}, {c}, {n} rows")
-            flags = [*dict(kinds)[w], "--weights", f, "--compute", c]
-            one = throughput(bench, model, n, flags)
-            found[key] += [one] if one else []
-    n_bytes = {f: layer_bytes(a, model, f) for _, f in forms}
-    for key, runs in found.items():
-        if len(runs) == a.turns:
-            bench.results.add(batch_row(bench, key, runs, n_bytes[key[2]]))
-
-
 # ---- what is not a job ----
 
 def rows_of(text):
@@ -336,5 +267,5 @@ def quality(bench):
                            "seconds": time.monotonic() - begin, "idle": told["idle"], "flags": " ".join(flags)})
 
 
-TABLES = {"ram": ram, "streamed": streamed, "h2o": h2o, "formats": formats, "budget": budget, "batch": batch, "ops": ops,
+TABLES = {"ram": ram, "streamed": streamed, "h2o": h2o, "formats": formats, "budget": budget, "ops": ops,
           "libraries": libraries, "quality": quality, "start": start}

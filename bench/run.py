@@ -6,7 +6,6 @@
   h2o        what eviction gives: rows at once and steady rate, the disk held at a rate
   formats    weight formats where the disk bounds, the disk held and free
   budget     speed against the memory of a control group (plot)
-  batch      speed against the batch, beside the roof of each run (plot)
   ops        every op under the roofs (plot)
   libraries  matmuls beside oneDNN's and OpenBLAS's
   quality    perplexity of KV policies, of int8 and of weight formats
@@ -30,7 +29,7 @@ import jobs
 import models
 import peer
 
-TURNS = {"ram": 5, "start": 5, "streamed": 3, "h2o": 3, "formats": 3, "budget": 3, "batch": 3, "ops": 5,
+TURNS = {"ram": 5, "start": 5, "streamed": 3, "h2o": 3, "formats": 3, "budget": 3, "ops": 5,
          "libraries": 5, "quality": 1}
 
 
@@ -169,7 +168,7 @@ def arguments():
     p.add_argument("--turns", type=int, help="runs of each engine; the median counts [5 in RAM, 3 streamed]")
     p.add_argument("--rows", type=int, help="rows of the job [the table's]")
     p.add_argument("--new", type=int, help="tokens generated per row [the table's]")
-    p.add_argument("--model", help="model of h2o, formats, batch, ops [configs/llama-1b.cfg], of streamed [llama-3b]")
+    p.add_argument("--model", help="model of h2o, formats, ops [configs/llama-1b.cfg], of streamed [llama-3b]")
     p.add_argument("--engines", default="", help="names with commas [all]")
     p.add_argument("--with", dest="install", default="", metavar="ENGINE,...",
                    help=f"install and measure these large ones too ({' '.join(jobs.LARGE)})")
@@ -177,7 +176,6 @@ def arguments():
     p.add_argument("--search-new", type=int, help="tokens per row while flags are searched [16; streamed 4]")
     p.add_argument("--search-values", type=int, default=0, help="try the first N values of a flag only [all]")
     p.add_argument("--budgets", default=",".join(map(str, cases.BUDGETS)), help="budget: memory budgets in MiB [%(default)s]")
-    p.add_argument("--batches", default="1,4,16,64,256", help="batch: numbers of rows [%(default)s]")
     p.add_argument("--disk-rate", type=float, default=1.3e9, help="h2o, formats: limit of the disk in bytes/s; 0: none [1.3e9]")
     p.add_argument("--time-limit", default="4m", help="h2o: time limit of a run [4m]")
     p.add_argument("--timeout", type=int, default=3600, help="seconds of one run [3600; budget at most 300]")

@@ -20,7 +20,7 @@ import hand as hands
 import predict as predictions
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PLOTS = {"batch": "batch", "budget": "budget", "evaluate": "evaluate", "roofline": "ops"}
+PLOTS = {"budget": "budget", "evaluate": "evaluate", "roofline": "ops"}
 NAMES = {"bf16": "bf16", "int8": "8-bit activations", "float32": "f32"}
 
 
@@ -259,22 +259,6 @@ def budget(found):
     return f"{found[0].head['job']}.\n\n{origin(found)}{grid(head, lines)}"
 
 
-def batch(found):
-    kinds = [(w, c) for w in ("streamed", "resident") for c in ("bf16", "int8")
-             if any(r["weights"] == w and r["compute"] == c for s in found for r in s.rows)]
-    head = ["rows"] + [f"{s.cpu}: {w}, {c} (of the roof)" for s in found for w, c in kinds]
-    lines = []
-    for n in sorted({int(r["batch"]) for s in found for r in s.rows}):
-        line = [str(n)]
-        for s in found:
-            for w, c in kinds:
-                r = next((r for r in s.rows if (r["weights"], r["compute"], r["batch"]) == (w, c, str(n))), None)
-                line.append("" if r is None else f"{spread([r['tok_s'], r['tok_s_min'], r['tok_s_max']])}, "
-                            f"{float(r['tok_s']) / float(r['roof_tok_s']):.2f} {r['rates']}")
-        lines.append(line)
-    return f"{found[0].head['job']}.\n\n{origin(found)}{grid(head, lines)}"
-
-
 # ---- ops ----
 
 # Name, op, what the shape must match, whether FLOPs count (else bytes do).
@@ -441,7 +425,7 @@ def wrapped(table):
     return of
 
 
-TABLES = {f.__name__: wrapped(f) for f in (ram, streamed, h2o, formats, budget, batch, ops, libraries, quality, start, predict, choice,
+TABLES = {f.__name__: wrapped(f) for f in (ram, streamed, h2o, formats, budget, ops, libraries, quality, start, predict, choice,
                                            hand, paper)}
 
 
