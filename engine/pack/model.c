@@ -19,10 +19,10 @@
 
 #define MODEL_META_MAX ((int64_t)1 << 30)
 
-static enum err read_at(int fd, const char *path, int64_t offset, int64_t n_bytes, uint8_t *buf)
+enum err model_read_at(int fd, const char *path, int64_t offset, int64_t n_bytes, void *buf)
 {
     for (int64_t done = 0; done < n_bytes;) {
-        ssize_t got = pread(fd, buf + done, (size_t)(n_bytes - done), offset + done);
+        ssize_t got = pread(fd, (uint8_t *)buf + done, (size_t)(n_bytes - done), offset + done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -190,7 +190,7 @@ static enum err read_file(struct model *m, int fd)
         return fail(ERR_IO, "%s: stat: %s", m->path, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_size < BLOCK_BYTES)
         return fail(ERR_INPUT, "%s: header: not a pack", m->path);
-    TRY(read_at(fd, m->path, 0, BLOCK_BYTES, page));
+    TRY(model_read_at(fd, m->path, 0, BLOCK_BYTES, page));
     TRY(pack_header_decode(&h, page, m->path));
     m->file_bytes = st.st_size;
     if (h.file_bytes != st.st_size)
@@ -202,7 +202,7 @@ static enum err read_file(struct model *m, int fd)
     m->meta = malloc((size_t)h.meta_bytes);
     if (!m->meta)
         return fail(ERR_FIT, "no memory for the directory of %s", m->path);
-    TRY(read_at(fd, m->path, h.meta_offset, h.meta_bytes, m->meta));
+    TRY(model_read_at(fd, m->path, h.meta_offset, h.meta_bytes, m->meta));
     if (crc32c(0, m->meta, h.meta_bytes) != h.meta_crc)
         return fail(ERR_CORRUPT, "%s: metadata: checksum mismatch (pack the model again)", m->path);
     TRY(read_meta(m, &h));

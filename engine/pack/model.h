@@ -125,6 +125,8 @@ void model_layer_tiles(const struct model_layer *stored, struct device *device,
 /* Where in the file the embedding's row of a token id lies. An id out of range is a bug (CHECK). */
 void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_bytes);
 
+/* Reads n_bytes at an offset of an open file. ERR_CORRUPT: the file ends before; ERR_IO. */
+enum err model_read_at(int fd, const char *path, int64_t offset, int64_t n_bytes, void *buf);
 /* Number of pieces of a layer; the last one may be shorter than PIECE_BYTES. */
 int64_t model_pieces(const struct model_layer *l);
 /* Verifies one piece in memory. ERR_CORRUPT names file, layer and piece. */

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -29,22 +28,6 @@ struct header {
     uint64_t fingerprint;
     uint32_t table_crc;
 };
-
-static enum err read_at(int fd, const char *path, int64_t offset, int64_t n_bytes, void *buf)
-{
-    for (int64_t done = 0; done < n_bytes;) {
-        ssize_t got = pread(fd, (uint8_t *)buf + done, (size_t)(n_bytes - done), offset + done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return fail(ERR_IO, "%s: read at %lld: %s", path, (long long)(offset + done),
-                        strerror(errno));
-        if (got == 0)
-            return fail(ERR_CORRUPT, "%s: the file was cut short", path);
-        done += got;
-    }
-    return OK;
-}
 
 static enum err path_of(const struct model *m, char *path, size_t n)
 {
@@ -116,7 +99,7 @@ static enum err read_table(struct pack_codec *z, const struct model *m, const st
                            int fd, uint8_t *table)
 {
     int64_t n_bytes = h->n_pieces * ENTRY_BYTES;
-    TRY(read_at(fd, z->path, h->table_offset, n_bytes, table));
+    TRY(model_read_at(fd, z->path, h->table_offset, n_bytes, table));
     if (crc32c(0, table, n_bytes) != h->table_crc)
         return fail(ERR_CORRUPT, "%s: table: checksum mismatch", z->path);
     struct pack_in in = {.data = table, .n_bytes = n_bytes};
@@ -134,7 +117,7 @@ static enum err read_file(struct pack_codec *z, const struct model *m, int fd)
         return fail(ERR_IO, "%s: stat: %s", z->path, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_size < BLOCK_BYTES)
         return fail(ERR_CORRUPT, "%s: header: cut short", z->path);
-    TRY(read_at(fd, z->path, 0, BLOCK_BYTES, page));
+    TRY(model_read_at(fd, z->path, 0, BLOCK_BYTES, page));
     TRY(header_decode(&h, page, z->path));
     if (h.fingerprint != m->fingerprint || h.n_pieces != m->n_pieces)
         return fail(ERR_INPUT, "%s: belongs to another pack", z->path);
@@ -206,8 +189,8 @@ struct piece_maker {
 struct maker {
     const struct pack_codec_request *r;
     const struct model *m;
-    char path[4200], tmp[4210];
-    int pack, fd;               // the pack, the temporary file
+    struct whole_file file;
+    int pack;                   // the pack
     struct codec_piece *pieces; // owned: [n_pieces]
     struct piece_maker each[MAKERS_MAX];
     int n_each, n; // there, of this round
@@ -217,7 +200,7 @@ struct maker {
 static enum err piece_make(const struct maker *w, struct piece_maker *p)
 {
     const struct model_layer *l = &w->m->layers[p->layer];
-    TRY(read_at(w->pack, w->m->path, l->offset + p->piece * PIECE_BYTES, p->n_bytes, p->in));
+    TRY(model_read_at(w->pack, w->m->path, l->offset + p->piece * PIECE_BYTES, p->n_bytes, p->in));
     TRY(model_piece_check(w->m, p->layer, p->piece, p->in, p->n_bytes));
     p->stored_bytes = codec_compress(p->codec, p->in, p->n_bytes, p->out);
     return OK;
@@ -236,21 +219,6 @@ static void make_task(void *ctx, int thread, int n_threads)
     }
 }
 
-static enum err write_at(const struct maker *w, int64_t offset, const void *data, int64_t n_bytes)
-{
-    for (int64_t done = 0; done < n_bytes;) {
-        ssize_t put =
-            pwrite(w->fd, (const uint8_t *)data + done, (size_t)(n_bytes - done), offset + done);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put <= 0)
-            return fail(ERR_IO, "%s: write at %lld: %s", w->tmp, (long long)(offset + done),
-                        put < 0 ? strerror(errno) : "no bytes were written");
-        done += put;
-    }
-    return OK;
-}
-
 /* Encodes the pieces of a round on all threads and appends them in their order. */
 static enum err make_round(struct maker *w)
 {
@@ -260,18 +228,21 @@ static enum err make_round(struct maker *w)
         if (p->err != OK)
             return fail(p->err, "%s", p->text);
         int64_t n_bytes = p->stored_bytes > 0 ? p->stored_bytes : p->n_bytes;
-        TRY(write_at(w, w->end, p->stored_bytes > 0 ? p->out : p->in, n_bytes));
+        fwrite(p->stored_bytes > 0 ? p->out : p->in, 1, (size_t)n_bytes, w->file.f);
         w->pieces[w->m->layers[p->layer].piece + p->piece] = (struct codec_piece){w->end, n_bytes};
         w->end += n_bytes;
         w->done_bytes += p->n_bytes;
     }
     w->n = 0;
+    if (ferror(w->file.f))
+        return fail(ERR_IO, "%s: cannot be written: %s", w->file.path, strerror(errno));
     return w->r->progress ? w->r->progress(w->r->ctx, w->done_bytes, w->total_bytes) : OK;
 }
 
 static enum err make_pieces(struct maker *w)
 {
     w->end = BLOCK_BYTES;
+    fseeko(w->file.f, w->end, SEEK_SET);
     for (int i = 1; i < w->m->n_layers; i++) {
         const struct model_layer *l = &w->m->layers[i];
         for (int64_t k = 0; !l->absent && k < model_pieces(l); k++) {
@@ -286,6 +257,7 @@ static enum err make_pieces(struct maker *w)
     return w->n > 0 ? make_round(w) : OK;
 }
 
+/* The table behind the pieces, then the header. */
 static enum err make_table(struct maker *w)
 {
     struct pack_out table = {0};
@@ -293,18 +265,17 @@ static enum err make_table(struct maker *w)
         pack_put_u64(&table, (uint64_t)w->pieces[i].offset);
         pack_put_u32(&table, (uint32_t)w->pieces[i].stored_bytes);
     }
+    if (table.failed)
+        return fail(ERR_FIT, "no memory for the table of %s", w->file.path);
+    const struct header h = {w->end + table.n_bytes, w->m->n_pieces, w->end, w->m->fingerprint,
+                             crc32c(0, table.data, table.n_bytes)};
     uint8_t page[BLOCK_BYTES];
-    enum err e = table.failed ? fail(ERR_FIT, "no memory for the table of %s", w->path) : OK;
-    if (e == OK) {
-        struct header h = {w->end + table.n_bytes, w->m->n_pieces, w->end, w->m->fingerprint,
-                           crc32c(0, table.data, table.n_bytes)};
-        header_encode(&h, page);
-        e = write_at(w, w->end, table.data, table.n_bytes);
-    }
-    if (e == OK)
-        e = write_at(w, 0, page, BLOCK_BYTES);
+    header_encode(&h, page);
+    fwrite(table.data, 1, (size_t)table.n_bytes, w->file.f);
     free(table.data);
-    return e;
+    fseeko(w->file.f, 0, SEEK_SET);
+    fwrite(page, 1, sizeof page, w->file.f);
+    return OK;
 }
 
 static enum err take_makers(struct maker *w)
@@ -314,7 +285,7 @@ static enum err take_makers(struct maker *w)
     int64_t most = min_i64(min_i64(pool_threads(r->pool), MAKERS_MAX), r->memory_bytes / one);
     w->pieces = calloc((size_t)w->m->n_pieces, sizeof *w->pieces);
     if (!w->pieces)
-        return fail(ERR_FIT, "no memory for the table of %s", w->path);
+        return fail(ERR_FIT, "no memory for the table of %s", w->file.path);
     for (w->n_each = 0; w->n_each < max_i64(most, 1); w->n_each++) {
         struct piece_maker *p = &w->each[w->n_each];
         TRY(codec_open(&p->codec, 1));
@@ -329,68 +300,40 @@ static enum err take_makers(struct maker *w)
 static enum err check_disk(const struct maker *w)
 {
     struct statvfs fs;
-    if (fstatvfs(w->fd, &fs) != 0)
-        return fail(ERR_IO, "%s: %s", w->path, strerror(errno));
+    if (fstatvfs(fileno(w->file.f), &fs) != 0)
+        return fail(ERR_IO, "%s: %s", w->file.path, strerror(errno));
     double free_bytes = (double)fs.f_bavail * (double)fs.f_frsize;
     if (free_bytes < (double)w->total_bytes)
         return fail(ERR_IO,
                     "%s: encoded layers may need %lld bytes, the disk has %.0f bytes free "
                     "(--weights-codec none does without)",
-                    w->path, (long long)w->total_bytes, free_bytes);
+                    w->file.path, (long long)w->total_bytes, free_bytes);
     return OK;
 }
 
-/* Takes the temporary file, alone: its name is always the same, so what a killed run left is
- * overwritten. *other 1: another process has put its file in place meanwhile. */
-static enum err take_file(struct maker *w, int *other)
-{
-    *other = 0;
-    w->fd = open(w->tmp, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
-    if (w->fd < 0)
-        return fail(ERR_IO, "%s: open: %s", w->tmp, strerror(errno));
-    while (flock(w->fd, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR)) {
-        if (w->r->progress)
-            TRY(w->r->progress(w->r->ctx, 0, w->total_bytes)); // it knows about interrupts
-        usleep(100000);
-    }
-    struct stat mine, there;
-    if (fstat(w->fd, &mine) != 0)
-        return fail(ERR_IO, "%s: stat: %s", w->tmp, strerror(errno));
-    if (stat(w->tmp, &there) != 0 || there.st_ino != mine.st_ino || there.st_dev != mine.st_dev) {
-        close(w->fd);
-        w->fd = -1;
-        *other = 1;
-        return OK;
-    }
-    return ftruncate(w->fd, 0) == 0 ? OK
-                                    : fail(ERR_IO, "%s: truncate: %s", w->tmp, strerror(errno));
-}
-
+/* Past the page cache are both files read from here on. */
 static enum err make_file(struct maker *w)
 {
     TRY(check_disk(w));
     TRY(take_makers(w));
     TRY(make_pieces(w));
     TRY(make_table(w));
-    if (fsync(w->fd) != 0)
-        return fail(ERR_IO, "%s: fsync: %s", w->tmp, strerror(errno));
-    posix_fadvise(w->fd, 0, 0, POSIX_FADV_DONTNEED); // read past the page cache from here on
+    if (fflush(w->file.f) == 0 && fdatasync(fileno(w->file.f)) == 0)
+        posix_fadvise(fileno(w->file.f), 0, 0, POSIX_FADV_DONTNEED);
     posix_fadvise(w->pack, 0, 0, POSIX_FADV_DONTNEED);
-    if (rename(w->tmp, w->path) != 0)
-        return fail(ERR_IO, "%s: rename: %s", w->path, strerror(errno));
     return OK;
 }
 
 /* PACK.zst is also what people call a pack that they compressed: only encoded layers are replaced.
  * Damaged ones are known by their first bytes; a file that is cut within these is known by what
  * bytes are left, and an empty file holds nothing that could be lost. */
-static enum err check_place(const struct maker *w)
+static enum err check_place(const char *path)
 {
     char magic[sizeof MAGIC - 1] = "";
     struct standing was;
     const char *why;
-    standing_look(&was, w->path);
-    FILE *f = was.there && was.regular ? regular_open(w->path, &why) : NULL;
+    standing_look(&was, path);
+    FILE *f = was.there && was.regular ? regular_open(path, &why) : NULL;
     size_t n = f ? fread(magic, 1, sizeof magic, f) : 0;
     int ours = !was.there || (f && memcmp(magic, MAGIC, n) == 0);
     if (f)
@@ -399,27 +342,25 @@ static enum err check_place(const struct maker *w)
                 : fail(ERR_INPUT,
                        "%s: exists already, and was not written by sluice (move it away, or "
                        "--weights-codec none)",
-                       w->path);
+                       path);
 }
 
 static enum err make(struct maker *w)
 {
-    int other;
-    TRY(path_of(w->m, w->path, sizeof w->path));
-    TRY(check_place(w));
-    snprintf(w->tmp, sizeof w->tmp, "%s.tmp", w->path);
+    char path[4200];
+    TRY(path_of(w->m, path, sizeof path));
+    TRY(check_place(path));
     w->pack = open(w->m->path, O_RDONLY | O_CLOEXEC);
     if (w->pack < 0)
         return fail(ERR_IO, "%s: open: %s", w->m->path, strerror(errno));
     for (int i = 1; i < w->m->n_layers; i++)
         w->total_bytes += w->m->layers[i].absent ? 0 : w->m->layers[i].n_bytes;
-    TRY(take_file(w, &other));
-    if (other)
-        return OK;
-    enum err e = make_file(w);
-    if (e != OK)
-        unlink(w->tmp); // still locked: it is ours
-    return e;
+    TRY(whole_open(&w->file, path));
+    TRY(make_file(w));
+    enum err e = whole_end(&w->file);
+    if (e == ERR_JOB) // another process has made the file meanwhile
+        unlink(w->file.temp);
+    return e == ERR_JOB ? OK : e;
 }
 
 enum err pack_codec_make(const struct pack_codec_request *r)
@@ -429,10 +370,9 @@ enum err pack_codec_make(const struct pack_codec_request *r)
         return fail(ERR_FIT, "no memory for the codec");
     w->r = r;
     w->m = r->model;
-    w->fd = w->pack = -1;
+    w->pack = -1;
     enum err e = make(w);
-    if (w->fd >= 0)
-        close(w->fd);
+    whole_drop(&w->file);
     if (w->pack >= 0)
         close(w->pack);
     for (int i = 0; i < MAKERS_MAX; i++) {
@@ -489,7 +429,7 @@ static enum err sample_read(const struct model *m, uint8_t *buf, int64_t *n_byte
     int64_t n_pieces = model_pieces(l), n = min_i64(n_pieces, SAMPLES);
     for (int64_t i = 0; i < n && e == OK; i++) {
         int64_t at = n_pieces * i / n * PIECE_BYTES, size = min_i64(PIECE_BYTES, l->n_bytes - at);
-        e = read_at(fd, m->path, l->offset + at, size, buf + *n_bytes);
+        e = model_read_at(fd, m->path, l->offset + at, size, buf + *n_bytes);
         *n_bytes += size;
     }
     posix_fadvise(fd, l->offset, l->n_bytes, POSIX_FADV_DONTNEED);

@@ -29,7 +29,7 @@ struct pack_codec_request {
     const struct model *model;
     struct pool *pool;    // borrowed; or NULL
     int64_t memory_bytes; // about what may be taken; one thread's part is taken anyway
-    /* As in pack_request; also called while another process makes the file. */
+    /* As in pack_request. */
     enum err (*progress)(void *ctx, int64_t done_bytes, int64_t total_bytes);
     void *ctx;
 };
@@ -51,9 +51,9 @@ void pack_codec_close(struct pack_codec *z); // accepts a zeroed one
 const struct codec_piece *pack_codec_layer(const struct pack_codec *z, const struct model_layer *l);
 /* 1 when every layer that the plan streams is there. */
 int pack_codec_covers(const struct pack_codec *z, const struct model *m, const struct plan *plan);
-/* Makes it, of all layers that the pack has; appears complete, by rename, or not at all. While
- * another process makes it, waits for that one. ERR_IO: the disk has too little room (checked
- * first) or fails; ERR_CORRUPT: the pack. */
+/* Makes it, of all layers that the pack has; appears complete, by rename, or not at all. Where
+ * another process makes it at the same time, the first one that is complete stays. ERR_IO: the disk
+ * has too little room (checked first) or fails; ERR_CORRUPT: the pack. */
 enum err pack_codec_make(const struct pack_codec_request *r);
 /* Encodes and decodes a few pieces of a layer in the middle. */
 enum err pack_codec_measure(const struct model *m, struct pack_codec_sample *sample);
