@@ -75,7 +75,7 @@ static void print_plan(const struct run *r, const struct explain *e)
            slices, slices == 1 ? "" : "s");
     printf("kv       %s %s, hidden states %s\n", kv, plan_kv_tiers(p), plan_hidden_tiers(p));
     print_tiers(r);
-    explain_print_lanes(e, r);
+    explain_print_lanes(r);
     printf("job      about %.0f passes, %s s (%s), %.1f output tokens/s\n", t->passes,
            words_digits(t->job_s, job), words_about(t->job_s, about),
            t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);

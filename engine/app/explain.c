@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/app/plan_file.h"
+#include "engine/app/report.h"
 #include "engine/app/words.h"
 #include "policy/layout.h"
 
@@ -17,31 +18,7 @@
 #define ROWS   0.10 // and rows
 #define MOSTLY 0.80 // of a job
 
-/* ---- what stands in it ---- */
-
-static void fill_lanes(struct explain *e, const struct run *r)
-{
-    const struct plan_time *t = &r->time;
-    const struct {
-        const char *name;
-        double s;
-        enum lane lane;
-        int of_device;
-    } all[] = {{"nvme-read", t->read_s, LANE_NVME_READ, 0},
-               {"nvme-write", t->write_s, LANE_NVME_WRITE, 0},
-               {"h2d", t->h2d_s, LANE_H2D, 1},
-               {"d2h", t->d2h_s, LANE_D2H, 1},
-               {"gpu", t->gpu_s, LANE_GPU, 1},
-               {"cpu", t->compute_s, LANE_CPU, 0}};
-    for (int i = 0; i < N_WORK_LANES; i++)
-        if (r->plan.device || !all[i].of_device)
-            e->lanes[e->n_lanes++] =
-                (struct explain_lane){.name = all[i].name,
-                                      .s = all[i].s,
-                                      .share = t->pass_s > 0 ? all[i].s / t->pass_s : 0,
-                                      .bytes = t->bytes[all[i].lane],
-                                      .bound = strcmp(all[i].name, t->bound) == 0};
-}
+/* ---- alternatives ---- */
 
 static int apart(double a, double b, double all)
 {
@@ -108,7 +85,6 @@ void explain_begin(struct explain *e, struct run *r)
 enum err explain_plan(struct explain *e, struct run *r)
 {
     r->ranking = NULL; // what is searched from here on is other plans
-    fill_lanes(e, r);
     fill_alternatives(e, r);
     return explain_find_helps(e, r);
 }
@@ -120,22 +96,42 @@ static double tokens_per_s(const struct run *r, double job_s)
     return job_s > 0 ? (double)r->work.output_tokens / job_s : 0;
 }
 
-void explain_print_lanes(const struct explain *e, const struct run *r)
+/* The lanes of a plan, in their order. */
+static int shows(const struct run *r, enum lane lane)
+{
+    int of_device = lane == LANE_H2D || lane == LANE_D2H || lane == LANE_GPU;
+    return lane != LANE_STALL && (r->plan.device || !of_device);
+}
+
+/* Of a mean pass. */
+static double share_of_pass(const struct run *r, enum lane lane)
+{
+    return r->time.pass_s > 0 ? report_lane_predicted(r, lane) / r->time.pass_s : 0;
+}
+
+static int bounds(const struct run *r, enum lane lane)
+{
+    return strcmp(lane_name(lane), r->time.bound) == 0;
+}
+
+void explain_print_lanes(const struct run *r)
 {
     const double gib = 1 << 30;
     char s[WORDS_BYTES];
     printf("pass     %s s for one token of every row, limited by %s\n",
            words_digits(r->time.pass_s, s), words_resource(r->time.bound));
     printf("  %-22s %9s %9s %12s\n", "", "busy s", "of pass", "GiB of job");
-    for (int i = 0; i < e->n_lanes; i++) {
-        const struct explain_lane *l = &e->lanes[i];
+    for (enum lane lane = 0; lane < N_LANES; lane++) {
+        double busy_s = report_lane_predicted(r, lane);
+        double n_bytes = report_lane_predicted_bytes(r, lane);
         char bytes[24] = "-";
-        if (l->s <= 0 && l->bytes <= 0)
+        if (!shows(r, lane) || (busy_s <= 0 && n_bytes <= 0))
             continue;
-        if (l->bytes > 0)
-            snprintf(bytes, sizeof bytes, "%.1f", l->bytes / gib);
-        printf("  %-22s %9s %7.0f %% %12s%s\n", words_resource(l->name), words_digits(l->s, s),
-               100 * l->share, bytes, l->bound ? "  limits" : "");
+        if (n_bytes > 0)
+            snprintf(bytes, sizeof bytes, "%.1f", n_bytes / gib);
+        printf("  %-22s %9s %7.0f %% %12s%s\n", words_resource(lane_name(lane)),
+               words_digits(busy_s, s), 100 * share_of_pass(r, lane), bytes,
+               bounds(r, lane) ? "  limits" : "");
     }
 }
 
@@ -246,12 +242,13 @@ static json_t *quality_json(const struct explain_help *h)
 void explain_json(const struct explain *e, const struct run *r, json_t *root)
 {
     json_t *lanes = json_array(), *alternatives = json_array(), *helps = json_array();
-    for (int i = 0; i < e->n_lanes; i++) {
-        const struct explain_lane *l = &e->lanes[i];
-        json_array_append_new(lanes, json_pack("{ss sf sf sf sb}", "name", l->name, "busy_s", l->s,
-                                               "utilisation", l->share, "bytes", floor(l->bytes),
-                                               "bound", l->bound));
-    }
+    for (enum lane lane = 0; lane < N_LANES; lane++)
+        if (shows(r, lane))
+            json_array_append_new(lanes, json_pack("{ss sf sf sf sb}", "name", lane_name(lane),
+                                                   "busy_s", report_lane_predicted(r, lane),
+                                                   "utilisation", share_of_pass(r, lane), "bytes",
+                                                   floor(report_lane_predicted_bytes(r, lane)),
+                                                   "bound", bounds(r, lane)));
     for (int i = 0; i < e->n_alternatives; i++) {
         const struct explain_alternative *a = &e->alternatives[i];
         json_array_append_new(alternatives,

@@ -14,14 +14,6 @@
 #define EXPLAIN_ALTERNATIVES 5
 #define EXPLAIN_HELPS        12
 
-/* A lane in a mean pass. */
-struct explain_lane {
-    const char *name;
-    double s, share; // busy; of the pass
-    double bytes;    // of the whole job; 0 of a lane that computes
-    int bound;       // 1: it bounds the plan
-};
-
 /* A plan that is nearly as fast, and really another one. */
 struct explain_alternative {
     struct plan plan;
@@ -45,8 +37,6 @@ struct explain_help {
 struct explain {
     struct plan_choice settled[EXPLAIN_SETTLED];
     struct plan_ranking ranking; // over `settled`
-    struct explain_lane lanes[N_WORK_LANES];
-    int n_lanes;
     struct explain_alternative alternatives[EXPLAIN_ALTERNATIVES];
     int n_alternatives;
     struct explain_help helps[EXPLAIN_HELPS]; // the greatest gain first
@@ -61,7 +51,7 @@ enum err explain_plan(struct explain *e, struct run *r);
 /* The part of it that searches again (explain_help.c). */
 enum err explain_find_helps(struct explain *e, struct run *r);
 
-void explain_print_lanes(const struct explain *e, const struct run *r);
+void explain_print_lanes(const struct run *r);
 /* Alternatives and helps, beside the flags that freeze r's own plan. */
 void explain_print(const struct explain *e, const struct run *r);
 /* Adds `lanes`, `alternatives` and `would_help` to a plan file. */

@@ -327,6 +327,13 @@ enum err json_save(const json_t *root, const char *path, int digits)
     return fail(ERR_FIT, "%.512s: no memory for its text", path);
 }
 
+json_t *plan_time_json(const struct plan_time *t)
+{
+    return json_pack("{sf sf sf sf sf sf sf sf}", "read_s", t->read_s, "write_s", t->write_s,
+                     "compute_s", t->compute_s, "h2d_s", t->h2d_s, "d2h_s", t->d2h_s, "gpu_s",
+                     t->gpu_s, "pass_s", t->pass_s, "passes", t->passes);
+}
+
 json_t *plan_json(const struct run *r, const struct explain *e)
 {
     json_t *root = json_object();
@@ -335,12 +342,10 @@ json_t *plan_json(const struct run *r, const struct explain *e)
     json_object_set_new(root, "plan", plan_fields_json(&r->plan));
     json_object_set_new(root, "kv", plan_kv_json(r));
     json_object_set_new(root, "bytes", bytes_json(&r->bytes));
-    const struct plan_time *t = &r->time;
-    json_object_set_new(root, "predicted",
-                        json_pack("{sf sf sf sf sf sf sf sf sf ss}", "read_s", t->read_s, "write_s",
-                                  t->write_s, "compute_s", t->compute_s, "h2d_s", t->h2d_s, "d2h_s",
-                                  t->d2h_s, "gpu_s", t->gpu_s, "pass_s", t->pass_s, "passes",
-                                  t->passes, "job_s", t->job_s, "bound", t->bound));
+    json_t *predicted = plan_time_json(&r->time);
+    json_object_set_new(predicted, "job_s", json_real(r->time.job_s));
+    json_object_set_new(predicted, "bound", json_string(r->time.bound));
+    json_object_set_new(root, "predicted", predicted);
     json_object_set_new(root, "work",
                         json_pack("{sI sI sI sI sI}", "rows", (json_int_t)r->work.n_rows,
                                   "prompt_tokens", (json_int_t)r->work.prompt_tokens,

@@ -40,6 +40,8 @@ const char *plan_hidden_tiers(const struct plan *p);
 /* 1 when hidden states were asked to leave the ops (--percent) but stay in their frames: they would
  * be read before they are written. */
 int plan_hidden_stayed(const struct run *r);
+/* Seconds of a mean pass, and how many passes. */
+json_t *plan_time_json(const struct plan_time *t);
 /* {policy, budget, format, slots, scope, positions, simulated}: what plans, summaries and scores
  * say of the KV cache. slots: the most of one row, layer and head. The caller owns it. */
 json_t *plan_kv_json(const struct run *r);

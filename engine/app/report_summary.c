@@ -167,11 +167,10 @@ static void put(json_t *object, const char *key, json_t *value)
     CHECK(json_object_set_new(object, key, value) == 0); // fails only without memory
 }
 
-static json_t *kv_json(const struct report_figures *f, const struct run *r)
+static json_t *kv_json(const struct run *r)
 {
     json_t *kv = plan_kv_json(r);
     put(kv, "evicted_tokens", json_integer(r->engine.batches.evicted_slots));
-    (void)f;
     return kv;
 }
 
@@ -237,16 +236,16 @@ static json_t *corrected_json(const struct run *r)
     return corrected;
 }
 
-static json_t *planned_json(const struct report_figures *f, const struct run *r)
+static json_t *planned_json(const struct run *r)
 {
     const struct plan *p = &r->plan;
     const struct plan_time *t = &r->time;
-    json_t *plan = json_object(), *predicted = json_object();
+    json_t *plan = json_object(), *predicted = plan_time_json(t);
     put(plan, "batch", json_integer(p->batch));
     put(plan, "batches", json_integer(p->batches));
     put(plan, "tiers", tiers_json(p));
     put(plan, "attn", json_string(p->device && !p->attn_cpu ? "device" : "cpu"));
-    put(plan, "kv", kv_json(f, r));
+    put(plan, "kv", kv_json(r));
     put(plan, "layers", json_integer(p->layers));
     put(plan, "weights_resident", json_integer(p->resident));
     put(plan, "weights_decoded", json_integer(p->decoded));
@@ -263,14 +262,6 @@ static json_t *planned_json(const struct report_figures *f, const struct run *r)
     put(plan, "ram_bytes", json_integer(r->bytes.ram));
     put(plan, "disk_bytes", json_integer(r->bytes.disk));
     put(plan, "device_bytes", json_integer(r->bytes.device));
-    put(predicted, "read_s", number(t->read_s));
-    put(predicted, "write_s", number(t->write_s));
-    put(predicted, "compute_s", number(t->compute_s));
-    put(predicted, "h2d_s", number(t->h2d_s));
-    put(predicted, "d2h_s", number(t->d2h_s));
-    put(predicted, "gpu_s", number(t->gpu_s));
-    put(predicted, "pass_s", number(t->pass_s));
-    put(predicted, "passes", number(t->passes));
     put(predicted, "bound", json_string(t->bound ? t->bound : ""));
     put(plan, "predicted", predicted);
     put(plan, "corrected", corrected_json(r));
@@ -378,14 +369,14 @@ json_t *report_summary_json(const struct report_figures *f, const struct run *r)
     put(root, "model", json_string(r->opened.model.name ? r->opened.model.name : ""));
     put(root, "dummy_weights", json_boolean(r->opened.model.dummy));
     put(root, "device", json_string(r->device->api->name));
-    put(root, "plan", planned_json(f, r));
+    put(root, "plan", planned_json(r));
     put_counts(root, f, r);
     put_rates(root, f, r);
     put(peak, "device", json_integer(f->peak_device_bytes));
     put(peak, "ram", json_integer(f->peak_ram_bytes));
     put(peak, "disk", json_integer(f->peak_disk_bytes));
     put(root, "peak_bytes", peak);
-    put(root, "kv", kv_json(f, r));
+    put(root, "kv", kv_json(r));
     put(root, "repairs", repairs_json(&r->engine));
     put(root, "replans", replans_json(r));
     put(root, "version", json_string(SLUICE_VERSION));
