@@ -322,12 +322,10 @@ static void consider_homes(struct search *s, int batches, int64_t each)
                 consider_rows(s, batches, each, (struct homes){.kv = kv, .hidden = hidden});
 }
 
-/* Every candidate of one codec. */
-static void search_codec(struct search *s, int codec)
+static void consider_all(struct search *s)
 {
     const struct plan_wish *wish = s->wish;
     int64_t rows_max = s->set->work->n_rows < 1 ? 1 : s->set->work->n_rows;
-    s->codec = codec;
     s->least_over = -1;
     for (const int *count = search_batches; *count > 0; count++) {
         int batches = wish->batches > 0 ? wish->batches : *count;
@@ -357,28 +355,31 @@ int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work,
     return plan_cost_bytes(&most) + TRIED_MOST * (int64_t)sizeof(struct ranked);
 }
 
-/* The best plan of one codec; NULL with s->why. */
-static const struct ranked *search_all(struct search *s, int codec)
+/* The best plan that is found from one, or, from NULL, of all; NULL with s->why. */
+static const struct ranked *search_from(struct search *s, const struct ranked *from)
 {
     s->n_estimated = s->n_tried = s->n_played = 0;
     s->work = 0;
     s->best = NULL;
-    search_codec(s, codec);
+    if (from)
+        s->estimated[s->n_estimated++] = *from;
+    else
+        consider_all(s);
     return search_climb(s);
 }
 
 /* With the tile that suits the device's memory; where no plan fits beside it, with the smallest. */
-static const struct ranked *search_tiles(struct search *s, int codec)
+static const struct ranked *search_tiles(struct search *s)
 {
     const struct setting *set = s->set;
     s->tile_tokens = s->wish->device
                          ? layout_tile_tokens(set->shape, set->costs, s->budget->device)
                          : PLAN_TILE_TOKENS;
-    const struct ranked *best = search_all(s, codec);
+    const struct ranked *best = search_from(s, NULL);
     if (best || s->tile_tokens == PLAN_TILE_TOKENS)
         return best;
     s->tile_tokens = PLAN_TILE_TOKENS;
-    return search_all(s, codec);
+    return search_from(s, NULL);
 }
 
 /* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
@@ -392,14 +393,16 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
                 const struct budget *budget, void *memory, struct plan *plan,
                 struct plan_ranking *ranking, char *why, int why_cap)
 {
-    struct search s = {
-        .set = set, .wish = wish, .budget = budget, .ranking = ranking, .least_over = -1};
+    struct search s = {.set = set,
+                       .wish = wish,
+                       .budget = budget,
+                       .ranking = ranking,
+                       .codec = wish->codec < 0 ? PLAN_CODEC_NONE : wish->codec};
     if (ranking)
         ranking->n = 0;
     s.tried = memory;
     s.memory = s.tried + TRIED_MOST;
-    const struct ranked *best =
-        search_tiles(&s, wish->codec == PLAN_CODEC_ZSTD ? PLAN_CODEC_ZSTD : PLAN_CODEC_NONE);
+    const struct ranked *best = search_tiles(&s);
     if (!best) {
         snprintf(why, (size_t)why_cap, "%s%s", s.why[0] ? "the smallest plan " : "no plan fits",
                  s.why);
@@ -409,7 +412,9 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
     double best_s = best->s;
     if (!plan_search_encodes(set, wish))
         return 0;
-    const struct ranked *with = search_tiles(&s, PLAN_CODEC_ZSTD);
+    struct ranked encoded = *best;
+    s.codec = encoded.seed.plan.codec = PLAN_CODEC_ZSTD;
+    const struct ranked *with = search_from(&s, &encoded);
     if (with && with->plan.codec != PLAN_CODEC_NONE &&
         with->s + set->costs->codec_make_s < best_s * CODEC_GAIN)
         *plan = with->plan;
