@@ -503,13 +503,11 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slot
                                     int n_kv_heads, int head_dim, int scores);
 
 /* After the last tile of a prompt: every head keeps its best `budget` slots (all of them when they
- * fit; where heads share, evict_row.h says how many, and of equal ranks the lower position goes
- * first, then the lower head; what a head has beyond is empty: numbers of 0, masked), written in
- * ascending position to slots 0.. of the row's pages in the KV format; positions and scores follow.
- * evict_slots_after() from none is what is then in use. Under evict.simulate everything is written
- * and what would have gone is masked. With a ring the last tokens go there instead. Where positions
- * are ranks keys are rotated back before they are written. The row's anchor begins anew with the
- * prompt. */
+ * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions
+ * and scores follow. evict_slots_after() from none is what is then in use. Under evict.simulate
+ * everything is written and what would have gone is masked. With a ring the last tokens go there
+ * instead. Where positions are ranks keys are rotated back before they are written. The row's
+ * anchor begins anew with the prompt. */
 struct prompt_keep_args {
     struct kv_layout from; // workspace pages, in f32 or bf16
     const void *pages;     // of the prompt
@@ -522,7 +520,7 @@ struct prompt_keep_args {
     int row;     // of kv
     int n_heads; // of queries
     int n_prompt;
-    void *scratch; // >= prompt_keep_scratch_bytes, then prompt_share_bytes where heads share
+    void *scratch; // >= prompt_keep_scratch_bytes
 };
 /* The score that a position has in its slot, unless its key makes it. */
 static inline float prompt_kept_score(const struct prompt_keep_args *a,
@@ -544,12 +542,6 @@ static inline int prompt_kept_anyway(const struct prompt_keep_args *a, int pos)
 }
 int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                   int head_dim);
-/* Ranks of all heads at once, and what is counted of them. */
-#define PROMPT_SHARE_COUNTS 512 // numbers of a head
-static inline int64_t prompt_share_bytes(int64_t n_prompt_max, int n_kv_heads)
-{
-    return n_kv_heads * (round_up(n_prompt_max, PAGE_SLOTS) + PROMPT_SHARE_COUNTS) * 4;
-}
 
 /* A change to one logit before it is reduced: logit = (logit > 0 ? logit / repeat : logit * repeat)
  * + add; repeat 1 leaves it. Lists are sorted by id. */

@@ -45,7 +45,7 @@ static inline int admit_pages(int slots)
 static inline int admit_pages_max(const struct evict *e, const struct evict_row *row,
                                   int ring_slots, int n_cap)
 {
-    int slots = e->simulate ? n_cap : (int)min_i64(n_cap, evict_row_slots(row));
+    int slots = e->simulate ? n_cap : (int)min_i64(n_cap, row->budget);
     return admit_pages(slots - evict_ring_used(ring_slots, n_cap));
 }
 

@@ -52,15 +52,6 @@ int evict_policy_by_name(const char *name)
     return policy;
 }
 
-int evict_policy_pattern(int policy)
-{
-    const struct evict_row row = {.budget = 256, .recent = 64};
-    int pos = 0;
-    while (pos < row.budget && !isinf(evict_rank(policy, &row, 0, pos, row.budget)))
-        pos++;
-    return pos < row.budget;
-}
-
 /* Of a policy that the user leaves at its own. */
 static int default_recent(int policy, const struct evict_row *row)
 {
@@ -73,8 +64,6 @@ static int default_recent(int policy, const struct evict_row *row)
 
 static int row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row)
 {
-    row->prompt = e->heads_sure > 0 ? (int)n_prompt : 0;
-    row->sure = 0;
     if (e->policy == EVICT_FULL) {
         *row = (struct evict_row){.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
         return 0;
@@ -130,5 +119,5 @@ int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64
     if (e->simulate || evict_row_init(e, n_prompt, n_max, &row) != 0)
         return n_tokens;
     evict_in_kind(e, &row, kind, &rule, &row);
-    return evict_row_slots(&row) < n_tokens ? evict_row_slots(&row) : n_tokens;
+    return row.budget < n_tokens ? row.budget : n_tokens;
 }

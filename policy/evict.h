@@ -122,8 +122,6 @@ struct evict {
     double budget; // slots when >= 1 and budget_is_fraction is 0
     int budget_is_fraction;
     int budget_of_prompt; // 1: it is one of the prompt; 0: of prompt + max_tokens
-    double heads_sure;    // > 0: a layer's heads share what they have, and each is sure of so much
-                          // of its even budget
     double recent;        // slots, or a fraction of the row's budget
     int recent_is_fraction;
     int sink;                     // slots; -1: the policy's default
@@ -141,9 +139,6 @@ double evict_policy_recent(int policy);     // what --kv-recent and
 int evict_policy_sink(int policy);          // --kv-sink are unless the user says another
 int evict_policy_scope(int policy);         // enum evict_scope unless the user says another
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
-/* 1: some positions stay whatever they score, as many as the row's budget has room for: a head with
- * a smaller share of its own could not hold them. Its ranks tell: such a position's is infinite. */
-int evict_policy_pattern(int policy);
 /* Greatest number of slots that a row can hold in a layer of a kind. */
 int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max);
 /* Most tokens of a row, of a model made for `context`: where positions are ranks as many as leave
@@ -292,8 +287,8 @@ static inline int evict_slots_after(const struct evict *e, const struct evict_ro
                                     int ring_slots, int n_slots, int n_done, int n)
 {
     int64_t slots = (int64_t)n_slots + evict_ring_used(ring_slots, n_done) + n;
-    if (!e->simulate && slots > evict_row_slots(row))
-        slots = evict_row_slots(row);
+    if (!e->simulate && slots > row->budget)
+        slots = row->budget;
     return (int)slots - evict_ring_used(ring_slots, n_done + n);
 }
 
@@ -312,14 +307,6 @@ static inline void evict_share(struct evict_row *row, double share)
     row->recent = all_recent ? row->budget - row->sink : row->recent;
 }
 
-/* What each head of a row is sure of: what is protected, and its share. */
-static inline void evict_make_sure(const struct evict *e, struct evict_row *row)
-{
-    const double share = ceil(e->heads_sure * row->budget);
-    const double kept = (double)row->sink + row->recent, sure = share > kept ? share : kept;
-    row->sure = row->prompt == 0 ? 0 : sure < INT32_MAX ? (int)sure : INT32_MAX;
-}
-
 /* The rule of layers of a kind, of a row as evict_row_init() has left it. One whose attention has a
  * window of W tokens has a rule of its own, whatever the run's: its newest W - 1 slots stay (fewer,
  * where the run's budget is smaller), and a new token sees them and itself. */
@@ -331,13 +318,12 @@ static inline void evict_in_kind(const struct evict *e, const struct evict_row *
     kind_e->kinds = NULL; // all of these are alike
     *kind_row = *row;
     evict_share(kind_row, of.share / evict_kind(e, KV_MOST).share);
-    evict_make_sure(e, kind_row);
     if (of.window <= 0)
         return;
     kind_e->policy = EVICT_WINDOW;
     kind_row->budget = kind_row->budget < of.window - 1 ? kind_row->budget : of.window - 1;
     kind_row->recent = kind_row->budget;
-    kind_row->sink = kind_row->prompt = kind_row->sure = 0;
+    kind_row->sink = 0;
 }
 
 /* 1: where rows evict in a layer of a kind, they write over their slots in turn: by age alone. */

@@ -169,7 +169,7 @@ static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row,
         struct evict rule;
         struct evict_row limits;
         evict_in_kind(e, &r, kind, &rule, &limits);
-        t->kv[kind] = (struct seat_kv){.budget = e->simulate ? INT32_MAX : evict_row_slots(&limits),
+        t->kv[kind] = (struct seat_kv){.budget = e->simulate ? INT32_MAX : limits.budget,
                                        .ring = s->in->ring ? evict_ring_slots(&limits) : 0};
         s->sink[kind] = limits.sink;
     }

@@ -5,8 +5,6 @@
 
 #include "tests/ops_help.h"
 
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers" // limits of heads that do not share
-
 struct model {
     int n_heads, n_kv_heads, head_dim;
     enum kv_format work, kv; // of the workspace, of the row's pages
@@ -81,10 +79,7 @@ static inline struct row row_make(const struct model *m, const struct tokens *t,
                                   struct evict_row limits, int n_prompt)
 {
     struct row r = {.evict = evict, .limits = limits, .n_tokens = t->n, .n_prompt = n_prompt};
-    if (limits.prompt > 0)
-        limits.prompt = n_prompt;
-    int cap = evict.simulate || limits.budget > t->n ? t->n : evict_row_slots(&limits);
-    r.limits = limits;
+    int cap = evict.simulate || limits.budget > t->n ? t->n : limits.budget;
     kv_layout_init(&r.layout, kv_page_format(m->kv), m->n_kv_heads, m->head_dim);
     kv_layout_init(&r.ring, KV_Q8, m->n_kv_heads, m->head_dim);
     r.ring_bytes = m->kv == KV_MIXED ? KV_RING_PAGES * r.ring.page_bytes : 0;
@@ -230,8 +225,7 @@ static inline void row_keep(const struct ops *keep, const struct model *m, struc
 {
     int n = r->n_prompt;
     struct joint j = joint_make(&r, 1);
-    void *scratch = take_scratch(prompt_keep_scratch_bytes(keep, n, m->n_kv_heads, m->head_dim) +
-                                 prompt_share_bytes(n, m->n_kv_heads));
+    void *scratch = take_scratch(prompt_keep_scratch_bytes(keep, n, m->n_kv_heads, m->head_dim));
     joint_copy(&j, &r, 1, 0);
     ops_run_prompt_keep(keep, &(struct prompt_keep_args){.from = *work,
                                                          .pages = pages,
@@ -343,10 +337,9 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
         memcpy(k + at * kv_stride, t[i]->k + first * kv_stride, (size_t)(n * kv_stride * 4));
         memcpy(v + at * kv_stride, t[i]->v + first * kv_stride, (size_t)(n * kv_stride * 4));
     }
-    void *scratch =
-        take_scratch(attend_forced_scratch_bytes(ops, n_rows, j.kv.slots_cap, m->n_heads,
-                                                 m->n_kv_heads, m->head_dim,
-                                                 evict_decode_scores(rows[0]->evict.policy)));
+    void *scratch = take_scratch(
+        attend_forced_scratch_bytes(ops, n_rows, j.kv.slots_cap, m->n_heads, m->n_kv_heads,
+                                    m->head_dim, evict_decode_scores(rows[0]->evict.policy)));
     ops_run_attend_forced(ops, &(struct attend_forced_args){.kv = j.kv,
                                                             .rope = attend_rope,
                                                             .evict = rows[0]->evict,
@@ -517,12 +510,6 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
     {{.policy = EVICT_KEYFORMER}, {40, 12, 0}},
     {{.policy = EVICT_KEYFORMER, .scope = EVICT_SCOPE_LAYER}, {36, 4, 2}},
-    {{.policy = EVICT_H2O}, {40, 12, 0, 1, 16}}, // heads share: the row's own prompt stands for 1
-    {{.policy = EVICT_H2O_MEAN}, {33, 4, 4, 1, 8}},
-    {{.policy = EVICT_SNAPKV}, {40, 24, 0, 1, 24}},
-    {{.policy = EVICT_QHITTER}, {36, 4, 2, 1, 8}},
-    {{.policy = EVICT_H2O_HF}, {36, 8, 0, 1, 8}},
-    {{.policy = EVICT_SCISSORHANDS}, {33, 0, 0, 1, 1}},
     {{.policy = EVICT_STRIDED}, {40, 20, 0}},
     {{.policy = EVICT_STRIDED_H2O}, {40, 10, 2}},
     {{.policy = EVICT_FIXED, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},

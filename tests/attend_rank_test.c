@@ -21,7 +21,6 @@ static void forced_equals_ref(void **state)
         for (int s = 1 + i % step; s < N_SCENARIOS; s += step) {
             struct scenario scenario = scenarios[s];
             scenario.evict.simulate = (s + i) % 3 == 0;
-            scenario.limits.prompt = 0; // heads that share do not go with ranks
             forced_check(&models[i], (s + i) % 2 ? 50 : 20, 40, scenario);
         }
         angles_free(&attend_rope);
@@ -162,7 +161,6 @@ static void prompts_keep_what_ref_keeps(void **state)
                 struct ops ref = {.isa = ISA_REF}, ops = {.isa = isa_best()};
                 struct tokens t = tokens_make(m, n, 900 + (uint64_t)s);
                 c.evict.simulate = s % 2;
-                c.limits.prompt = 0;
                 struct row a = row_make(m, &t, c.evict, c.limits, n);
                 struct row b = row_make(m, &t, c.evict, c.limits, n);
                 row_prompt_kept_by(&ops, &ref, m, &t, &a, n);

@@ -204,23 +204,6 @@ def budgets(tally, bed, _):
         bed.place.write("layers.txt", text.encode())
         done = bed.place.expect(tally, f"layers {text!r}", 2, *score, "--kv-budget-layers", numbers)
         tally.check(words in done.error_line(), f"{text!r}: {done.err!r}")
-    for text, least in (("adaptive", 10), ("adaptive:0.5", 20)):
-        done = bed.place.expect(tally, f"heads {text}", 0, *score, "--kv-budget-heads", text)
-        kept = {}
-        for line in map(json.loads, trial.read(dump).decode().splitlines()):
-            if "kept" in line:
-                kept.setdefault(line["layer"], []).append(len(line["kept"]))
-        sizes = [n for x in kept.values() for n in x]
-        tally.check(all(sum(x) == 40 * bed.ref.kv_heads for x in kept.values()) and least <= min(sizes) < max(sizes) <= 80,
-                    f"heads {text}: {kept}")
-        tally.check(f"(budget 40, heads {text}, at most 80 slots a row)" in done.err, f"heads {text}: the plan says so: {done.err[-600:]!r}")
-    for text, words, more in (("adaptive:0", "out of range", []), ("adaptive:1.5", "out of range", []), ("adaptive:x", "out of range", []),
-                              ("uneven", "even or adaptive[:ALPHA]", []), ("adaptive", "scope layer", ["--kv-scope", "layer"]),
-                              ("adaptive", "--kv-policy streaming", ["--kv-policy", "streaming"]),
-                              ("adaptive", "--kv-policy fixed-h2o", ["--kv-policy", "fixed-h2o"]),
-                              ("adaptive", "--kv-positions slot", ["--kv-positions", "slot"])):
-        done = bed.place.expect(tally, f"heads {text} {more}", 2, *score, "--kv-budget-heads", text, *more)
-        tally.check("--kv-budget-heads" in done.error_line() and words in done.error_line(), f"heads {text} {more}: {done.err!r}")
     for text in ("pyramid:0.5", "pyramid:x", "pyramids", "none.txt", "."):
         done = bed.place.expect(tally, f"layers {text}", 2, *score, "--kv-budget-layers", text)
         tally.check("--kv-budget-layers" in done.error_line(), f"{text}: {done.err!r}")

@@ -271,7 +271,7 @@ def plans(t, p, _):
     t.check((plan["plan"]["kv_near"], plan["plan"]["hidden_near"], plan["plan"]["weights_codec"]) == (0, 0, "none")
             and plan["plan"]["share_prefixes"] == "on", f"names, not numbers: {plan['plan']}")
     t.check(plan["kv"] == {"policy": "h2o", "budget": 20, "format": "q8", "slots": 20, "scope": "head", "positions": "true",
-                           "simulated": False, "budget_of": "total", "budget_layers": "even", "budget_heads": "even"},
+                           "simulated": False, "budget_of": "total", "budget_layers": "even"},
             f"plan: kv {plan['kv']}")
     full = p.sluice(*made).out
     t.check(re.search(r"^kv +full bf16 in RAM, hidden states in RAM$", full, re.M) and "all 7 parts in RAM" in full, f"plan under full: {full!r}")

@@ -218,9 +218,9 @@ __attribute__((unused)) static const struct evict UNEVEN = {
 __attribute__((unused)) static const struct evict UNEVEN_TURNS = {
     .policy = EVICT_STREAMING, .budget = 60, .sink = -1};
 
-/* So do the heads of each: rows of long prompts have more slots than their budget. */
-__attribute__((unused)) static const struct evict SHARING = {
-    .policy = EVICT_H2O_HF, .budget = 33, .sink = -1, .heads_sure = 0.2};
+/* A token does not see the one that has just left the window. */
+__attribute__((unused)) static const struct evict GAPPED = {
+    .policy = EVICT_H2O_HF, .budget = 33, .sink = -1};
 
 static void bed_open(struct bed *b, const struct model *model, const struct evict *evict,
                      enum compute compute, const struct expect *x)
@@ -230,7 +230,7 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
     b->evict = *evict;
     const struct shape *s = &model->shape;
     double share[SHAPE_LAYERS_MAX];
-    const int pyramid = evict == &UNEVEN || evict == &UNEVEN_TURNS || evict == &SHARING;
+    const int pyramid = evict == &UNEVEN || evict == &UNEVEN_TURNS;
     kv_pyramid(share, s->n_layers, pyramid ? 4 : 1);
     assert_int_equal(kv_kinds_make(&b->kinds, s->layer_window, share, s->n_layers), 0);
     b->evict.kinds = &b->kinds;

@@ -156,18 +156,6 @@ static const struct {
       .prefill_tokens = 256,
       .ahead_weights = 3,
       .ahead_state = 7}},
-    {"heads that share, on disk",
-     GQA,
-     &SHARING,
-     COMPUTE_BF16,
-     {10, 300, 40, 0, 0, 0, 0},
-     {.batch = 5,
-      .batches = 3,
-      .resident = 4,
-      .kv_near = ON_DISK,
-      .prefill_tokens = 256,
-      .ahead_weights = 3,
-      .ahead_state = 7}},
     {"layers of other budgets, on disk",
      GQA,
      &UNEVEN,
@@ -252,8 +240,7 @@ static void test_the_layout_is_whole(void **state)
         const struct home *h = &b.engine.home;
         assert_int_equal(b.bytes.arena, l->n_bytes[ARENA_HOST] + l->n_bytes[ARENA_PINNED]);
         int64_t io = b.costs.io_bytes + (plan.codec != PLAN_CODEC_NONE ? b.costs.codec_bytes : 0);
-        assert_int_equal(b.bytes.ram,
-                         b.bytes.arena + b.bytes.by[PLAN_BYTES_text][TIER_RAM] + io);
+        assert_int_equal(b.bytes.ram, b.bytes.arena + b.bytes.by[PLAN_BYTES_text][TIER_RAM] + io);
         assert_int_equal(b.bytes.device, l->n_bytes[ARENA_DEVICE]);
         assert_int_equal(h->tiers[TIER_RAM].n_bytes, round_up(l->n_bytes[ARENA_HOST], 4096));
         assert_int_equal(h->pinned.n_bytes, round_up(l->n_bytes[ARENA_PINNED], 4096));
@@ -299,8 +286,7 @@ static void test_plans_answer_alike(void **state)
     for (int k = 0; k < TINY * 2; k++) { // each model under a policy of its own
         const struct model *model = &models[k % TINY];
         struct outcome first = {0};
-        for (int i = 0; i < (int)(sizeof plans / sizeof plans[0]);
-             i += i ? step : 1 + k % step) {
+        for (int i = 0; i < (int)(sizeof plans / sizeof plans[0]); i += i ? step : 1 + k % step) {
             struct plan plan = homed(plans[i]);
             plan.resident =
                 plan.resident > model->n_layers - 1 ? model->n_layers - 1 : plan.resident;

@@ -96,14 +96,6 @@ FULL_SET += [
     ("blocks", None, "48", {}),
     ("blocks", "head", "0.4", {"sink": 0}),
     ("streaming", "head", "40", {"budget_layers": "pyramid:2"}),
-    ("h2o", None, "48", {"budget_heads": "adaptive"}),
-    ("h2o", None, "20", {"budget_heads": "adaptive:0.6", "recent": "4", "sink": 2}),
-    ("h2o-mean", None, "0.3", {"budget_heads": "adaptive:0.5", "recent": "8"}),
-    ("h2o-hf", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
-    ("snapkv", None, "48", {"budget_heads": "adaptive", "recent": "8"}),
-    ("vlen", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
-    ("knorm", None, "40", {"budget_heads": "adaptive:0.3", "recent": "0", "sink": 0}),
-    ("tova", "head", "48", {"budget_heads": "adaptive", "budget_layers": "pyramid:3"}),
 ]
 # Positions by slot; rounding to bf16 comes before rotation then.
 SLOT_SET = [

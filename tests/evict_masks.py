@@ -1,4 +1,4 @@
-"""Of evict_ref.py's self-test what is about a Rule and masks: H2O's own simulation, heads that share their budgets."""
+"""Of evict_ref.py's self-test what is about a Rule and masks: H2O's own simulation."""
 import os
 
 import numpy as np
@@ -51,53 +51,6 @@ def test_h2o_hf(t):
     t.check(sees.sum() == 8 and sees[17:].all() and not sees[16], f"h2o-hf: the query at 20 sees {np.flatnonzero(sees)}")
     t.check(Rule("h2o-hf", 8).hidden(20) == 16 and Rule("h2o", 8).hidden(20) is None, "16 is hidden from 20")
     t.check(Rule("h2o-hf", 8).hidden(8) is None and Rule("h2o-hf", 8, recent="0").hidden(20) is None, "nobody is hidden")
-
-
-def test_heads(t, folder, name):
-    """Heads that share: how many each keeps and goes on keeping; where they are sure of all they have it is even."""
-    model = model_open(os.path.join(folder, name))
-    context, continuation = sample_row(model, 100, 64)
-
-    def play(policy, budget, heads, **more):
-        simulate, kv = more.pop("simulate", False), more.pop("kv", "f32")
-        rule = Rule(policy, budget, 164, budget_heads=heads, **more)
-        return rule, *score(model, context, continuation, rule, kv=kv, simulate=simulate)
-
-    for policy in ("h2o", "h2o-mean", "h2o-hf", "snapkv", "qhitter", "tova"):
-        for budget, heads, kv in ((48, "adaptive", "f32"), (36, "adaptive:0.7", "mixed"), (33, "adaptive:0.05", "f32")):
-            more = {"scope": "head", "recent": "8", "kv": kv}
-            what = f"{name}: {policy} {budget} {heads}"
-            rule, real, _, trail = play(policy, budget, heads, **more)
-            _, masked, _, other = play(policy, budget, heads, simulate=True, **more)
-            t.check(np.abs(real - masked).max() < 1e-9 and trail.kept == other.kept, f"{what}: masked differs")
-            least, ok, sizes = rule.head_least(), True, set()
-            for layer in range(model.layers):
-                counts = [len(trail.kept[layer, g]) for g in range(model.kv_heads)]
-                ok &= sum(counts) == model.kv_heads * budget and min(counts) >= least and max(counts) <= 2 * budget
-                sizes |= set(counts)
-            for (layer, g), kept in trail.kept.items():
-                held = set(kept)
-                for now, (new, gone, _) in enumerate(trail.victims[layer, g], 100):
-                    held.add(now)
-                    ok &= new == now and gone in held and rule.sink <= gone <= now - rule.recent
-                    held.remove(gone)
-                ok &= len(held) == len(kept) and len(trail.victims[layer, g]) == 64
-            t.check(ok, f"{what}: sizes, protection, a victim a token")
-            t.check(len(sizes) > 1 or policy == "snapkv", f"{what}: heads differ: {sizes}")
-        even, one = play(policy, 48, "even", scope="head"), play(policy, 48, "adaptive:1", scope="head")
-        t.check((even[1] == one[1]).all() and even[3].kept == one[3].kept, f"{name}: {policy} adaptive:1 is not even")
-        rule = Rule(policy, 48, scope="head", budget_heads="adaptive:1")
-        rank = np.random.RandomState(9).rand(3, 100)
-        stays = rule.shared(np.arange(100), rank, 99, 48)  # the rule itself, too, is then each head's own
-        own = [np.setdiff1d(np.arange(100), rule.first_to_go(np.arange(100), r, 99)[:52]) for r in rank]
-        t.check(all((np.flatnonzero(s) == o).all() for s, o in zip(stays, own)), f"{name}: {policy} alpha 1: each its best")
-    ties = np.zeros((3, 10))  # equal values: lower positions go first, then lower heads
-    stays = Rule("h2o", 4, recent="1", budget_heads="adaptive:0.5").shared(np.arange(10), ties, 9, 2)
-    t.check([np.flatnonzero(s).tolist() for s in stays] == [[6, 7, 8, 9], [6, 7, 8, 9], [6, 7, 8, 9]], f"ties: {stays}")
-    stays = Rule("h2o", 3, recent="1", budget_heads="adaptive:0.5").shared(np.arange(10), ties[:2], 9, 2)
-    ties[0] = 1  # no head has more than twice the budget
-    most = Rule("h2o", 3, recent="1").shared(np.arange(10), ties, 9, 1).sum(1).tolist()
-    t.check([s.sum() for s in stays] == [3, 3] and most == [6, 1, 2], f"ties, the most: {stays}, {most}")
 
 
 def test_rule(t):

@@ -275,30 +275,6 @@ class Trail:
         self.kept[layer, head] = pos[keep].tolist()
         return keep
 
-    def choose_shared(self, rule, layer, pos, rank, stays):
-        """The same of heads that share, stays [KV heads, positions]: a near tie may be one of two heads'."""
-        theirs = stays
-        if self.follow:
-            kept = [self.follow.kept.get((layer, g)) for g in range(len(rank))]
-            theirs = np.zeros(stays.shape, bool)
-            for g, of in enumerate(kept):
-                if of is None or list(of) != sorted(set(of)) or not set(of) <= set(pos.tolist()):
-                    self.errors.append(f"layer {layer} head {g}: kept {of}, want {pos[stays[g]].tolist()}")
-                    theirs = stays
-                    break
-                theirs[g] = np.isin(pos, of)
-        ours, lost = theirs & ~stays, stays & ~theirs
-        fixed = rule.protected(pos, len(pos) - 1)
-        if ours.sum() != lost.sum() or lost[:, fixed].any() or (
-            lost.any() and not self.is_near(rule, rank[ours].min(), rank[lost].max())
-        ):
-            self.errors.append(f"layer {layer}: heads kept {np.argwhere(ours).tolist()} rather than {np.argwhere(lost).tolist()}")
-            theirs = stays
-        self.near_ties += int((theirs & ~stays).sum())
-        for g, of in enumerate(theirs):
-            self.kept[layer, g] = pos[of].tolist()
-        return theirs
-
     def choose_victim(self, rule, layer, head, new, pos, rank, score, candidates):
         best = candidates[0]
         if self.follow is not None:
@@ -404,14 +380,10 @@ def prompt_pass(model, context, n_tokens):
 
 
 def prompt_keep(rule, trail, layer, sums, n, traits=None, ring=0):
-    """Indices that each head keeps, [K, min(n, budget)], ascending; of heads that share a list of them."""
-    shares, least = rule.uneven(n), rule.alpha is not None and rule.head_least()
+    """Indices that each head keeps, [K, min(n, budget)], ascending."""
     rule = rule.behind_prompt(ring)
     pos = np.broadcast_to(np.arange(n), sums.shape)
     rank, out = rule.ranks(pos, sums, n - 1, traits), []
-    if shares:
-        stays = rule.shared(pos[0], rank, n - 1, least)
-        return [np.flatnonzero(of) for of in trail.choose_shared(rule, layer, pos[0], rank, stays)]
     for g in range(len(sums)):
         order = rule.first_to_go(pos[g], rank[g], n - 1)
         keep = (
@@ -454,15 +426,11 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
     scores, traits = rule.prompt_scores(prompt[2], prompt[0], prompt[1]), rule.traits(prompt[0], prompt[1])
     ring = ring_slots(rule) if kv == "mixed" else 0
     keep = prompt_keep(rule, trail, layer, scores, first, traits, ring)
-    uneven = rule.uneven(first)
-    masked = simulate or uneven
-    if masked:  # everything stays, what is gone is masked; or what a head has less than another
-        width = first if simulate else max(map(len, keep))
-        live, filled = np.zeros((model.kv_heads, width + len(q)), bool), np.zeros((model.kv_heads, width), int)
+    if simulate:  # everything stays, what is gone is masked
+        live = np.zeros((model.kv_heads, first + len(q)), bool)
         for g, of in enumerate(keep):
-            live[g, of if simulate else slice(len(of))] = True
-            filled[g, : len(of)] = of
-        keep = np.broadcast_to(np.arange(first), (model.kv_heads, first)) if simulate else filled
+            live[g, of] = True
+        keep = np.broadcast_to(np.arange(first), (model.kv_heads, first))
     n, cap = keep.shape[1], keep.shape[1] + len(q)
     keys, values = (np.zeros((model.kv_heads, cap, model.head_dim)) for _ in "kv")
     pos = np.zeros((model.kv_heads, cap), int)
@@ -476,8 +444,6 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
             old(x)[keep, heads[:, None]],
         )
     pos[:, :n], score[:, :n] = keep, np.take_along_axis(scores, keep, 1)
-    if uneven and not simulate:
-        pos[:, :n][~live[:, :n]] = -1
     trait[:, :n], own_traits = np.take_along_axis(traits, keep, 1), rule.traits_behind(prompt, k, v)
     own_scores = rule.own_scores(prompt, k)
     k, v, out = new(k), new(v), np.empty_like(q)
@@ -494,7 +460,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
             query = model.rotate(q[i][None], [held[0].sum() - 1])[0]
         logits = query.reshape(model.kv_heads, group, -1) @ seen.transpose(0, 2, 1)
         logits = softcap(model, logits * model.scale)
-        if masked:
+        if simulate:
             live[:, n] = True
             logits[~np.broadcast_to(live[:, None, :m], logits.shape)] = -np.inf
         hidden = pos[:, :m] == rule.hidden(first + i)
@@ -505,7 +471,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
         own = None if own_scores is None else own_scores[:, i]
         score[:, :m] = rule.next_scores(score[:, :m], given, own, first + i)
         held = live[0, :m].sum() if simulate else m
-        if held <= rule.budget and not uneven:
+        if held <= rule.budget:
             n = m
         else:
             gone = evict_one(
@@ -516,7 +482,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
                 score[:, :m],
                 first + i,
                 trait[:, :m],
-                live[:, :m] if masked else None,
+                live[:, :m] if simulate else None,
             )
             if simulate:
                 live[heads, gone] = False
@@ -788,8 +754,6 @@ def main():
         test_full(t, folder)
         for name in ("llama-mha-f32", "llama-gqa-f32", "opt-mha-f32"):
             test_policies(t, folder, name)
-            if name == "llama-gqa-f32":
-                evict_masks.test_heads(t, folder, name)
         test_follow(t, folder)
     test_near_ties(t)
     t.finish()

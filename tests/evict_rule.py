@@ -95,7 +95,7 @@ def gumbel(now, pos):
 class Rule:
     """What to keep, for one row of n_tokens (context + continuation, or prompt + max_tokens).
 
-    budget, recent, budget_of, budget_layers, budget_heads: as on the command line; a string or number with a decimal point is a
+    budget, recent, budget_of, budget_layers: as on the command line; a string or number with a decimal point is a
     fraction. in_layer() has what becomes of it where layers share the budget.
     """
 
@@ -104,10 +104,9 @@ class Rule:
 
     def __init__(
         self, policy="full", budget=None, n_tokens=0, recent=None, sink=None, scope=None, n_prompt=0, budget_of="total",
-        budget_layers="even", budget_heads="even"
+        budget_layers="even"
     ):
         self.layers = budget_layers
-        self.alpha = None if budget_heads == "even" else float((budget_heads.split(":") + ["0.2"])[1])
         default_sink, default_recent, default_scope = POLICIES[policy]
         self.policy, self.scope = policy, scope or default_scope
         self.scored = policy not in UNSCORED
@@ -144,29 +143,6 @@ class Rule:
         own.budget = kept + int(most * shares[layer] / shares[0] + 1e-6)
         own.recent = own.budget - own.sink if all_recent else self.recent
         return own
-
-    def head_least(self):
-        """Where heads share: slots that each is sure of."""
-        return max(self.sink + self.recent, math.ceil(self.alpha * self.budget))
-
-    def uneven(self, n_prompt):
-        """Heads of a row of such a prompt hold different numbers of tokens."""
-        return self.alpha is not None and n_prompt > self.budget and self.head_least() < self.budget
-
-    def shared(self, pos, rank, now, least):
-        """Which tokens [KV heads, positions] stay where heads share what a layer has: what is protected, of each head
-        its best up to `least`, then whoever is best, as long as the head has no more than twice the budget."""
-        stays, others = np.zeros(rank.shape, bool), []
-        for g, of in enumerate(rank):
-            order = self.first_to_go(pos, of, now)[::-1]  # best first
-            stays[g] = self.protected(pos, now)
-            sure = least - stays[g].sum()
-            stays[g, order[:sure]] = True
-            others += [(of[i], pos[i], g, i) for i in order[sure : sure + 2 * self.budget - least]]
-        others.sort(reverse=True)
-        for _, _, g, i in others[: len(rank) * (self.budget - least)]:
-            stays[g, i] = True
-        return stays
 
     def behind_prompt(self, ring):
         """The rule by which a prompt is cut; ring: so many of the newest have to stay."""

@@ -259,50 +259,6 @@ static void patterns_fit(void **state)
             }
             assert_true(best > most * 3 / 4 || most < 4); // and it is made use of
         }
-    int n_patterns = 0; // no other policy has one
-    for (int policy = 0; policy < N_EVICT_POLICIES; policy++)
-        n_patterns += evict_policy_pattern(policy);
-    assert_int_equal(n_patterns, 4);
-    for (int p = 0; p < 4; p++)
-        assert_true(evict_policy_pattern(policies[p]));
-}
-
-/* Heads that share: a row has room for its prompt, for at most twice its budget; one whose prompt
- * fits, and one whose heads are sure of all they have, are even. */
-static void rows_of_heads_that_share(void **state)
-{
-    (void)state;
-    struct evict e = {.policy = EVICT_H2O, .budget = 40, .sink = -1, .heads_sure = 0.2};
-    static const struct {
-        double sure;
-        int prompt, want_sure, slots;
-    } cases[] = {{0.2, 40, 20, 40}, {0.2, 41, 20, 41},  {0.2, 80, 20, 80}, {0.2, 500, 20, 80},
-                 {0.8, 81, 32, 80}, {0.81, 81, 33, 80}, {1, 81, 40, 40},   {0.99, 81, 40, 40}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct evict_row row;
-        e.heads_sure = cases[i].sure;
-        assert_int_equal(evict_row_init(&e, cases[i].prompt, 100, &row), 0);
-        assert_int_equal(row.sure, cases[i].want_sure);
-        assert_int_equal(evict_row_slots(&row), cases[i].slots);
-        assert_int_equal(evict_uneven(&row), cases[i].slots > 40);
-        assert_int_equal(evict_slots_max(&e, KV_MOST, cases[i].prompt, 100), cases[i].slots);
-        int slots = evict_slots_after(&e, &row, 0, 0, 0, cases[i].prompt);
-        assert_int_equal(slots, cases[i].slots);
-        for (int n = 0; n < 50; n++)
-            assert_int_equal(evict_slots_after(&e, &row, 0, slots, cases[i].prompt, n), slots);
-        for (int n = 0; n < 50; n++) // the same of all tokens at once
-            assert_int_equal(evict_slots_after(&e, &row, 20, 0, 0, cases[i].prompt + n),
-                             slots - 20);
-        e.simulate = 1;
-        assert_int_equal(evict_slots_after(&e, &row, 0, 0, 0, cases[i].prompt), cases[i].prompt);
-        e.simulate = 0;
-    }
-    const struct evict_row even = {.budget = 40, .recent = 20}, row = {40, 20, 0, 100, 22};
-    assert_int_equal(evict_row_slots(&even), 40);
-    assert_int_equal(evict_head_slots(&row, 3), 22);
-    assert_int_equal(evict_head_slots(&row, 30), 30);
-    assert_int_equal(evict_head_slots(&row, 81), 80);
-    assert_true(EVICT_EMPTY < 0 && ~EVICT_EMPTY > EVICT_TOKENS_MAX);
 }
 
 /* Rows may go on as long as their budget leaves every rank within the context. */
@@ -342,7 +298,6 @@ int main(void)
         cmocka_unit_test(the_gap_is_behind_the_window),
         cmocka_unit_test(patterns_fit),
         cmocka_unit_test(rows_go_on_by_slot),
-        cmocka_unit_test(rows_of_heads_that_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

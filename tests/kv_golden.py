@@ -78,7 +78,6 @@ CONFIGS = {
     "q4": [
         ("h2o-mean", "layer", "36", {"recent": "16"}),
         ("h2o", "head", "0.4", {}),
-        ("h2o", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
         ("h2o-hf", None, "40", {}),
         ("fixed-h2o", None, "40", {}),
         ("qhitter", "layer", "36", {"recent": "16"}),
@@ -92,7 +91,6 @@ CONFIGS = {
         ("ema", None, "48", {}),
         ("snapkv", None, "48", {}),
         ("h2o-hf", None, "48", {}),
-        ("h2o", None, "40", {"budget_heads": "adaptive", "recent": "8"}),
         ("lagkv", None, "48", {}),
         ("scissorhands", "layer", "40", {"recent": "8"}),
         ("qhitter", None, "48", {}),

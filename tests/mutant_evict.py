@@ -59,36 +59,9 @@ fault("the exact reference sees who is hidden", "kernels/ref/slots.c", "(hidden 
 fault("attend.cu: who is hidden in the ring is seen", ATTEND_CU, "if (live && t.kv.slot_pos && (in_pages || hidden >= 0)) {",
       "if (live && t.kv.slot_pos && in_pages) {", SIMT_ATTEND)
 
-# ---- heads that share their budgets
-
 ROW_H, SLOTS_C, SLOTS_CU = "policy/evict_row.h", "kernels/cpu/slots.c", "kernels/cuda/slots.cu"
-fault("a head may have all of a prompt", ROW_H, "return row->prompt < most ? row->prompt : (int)most;", "return most > 0 ? row->prompt : 0;",
-      "evict_test")
-fault("a head is sure of nothing", ROW_H, "return n < row->sure ? row->sure : n > most ? most : n;", "return n > most ? most : n;",
-      "evict_test")
-fault("heads that are sure of all they have share", ROW_H, "row->prompt > row->budget && row->sure < row->budget;",
-      "row->prompt > row->budget;", "evict_test")
-fault("what is protected is not sure", "policy/evict.h", "sure = share > kept ? share : kept;", "sure = share + 0 * kept;", "evict_test")
-fault("rows have room for the budget alone", "policy/evict.h", "        slots = evict_row_slots(row);\n", "        slots = row->budget;\n", "evict_test")
-fault("a row of heads that share is admitted by its budget", "policy/admit.h", "(int)min_i64(n_cap, evict_row_slots(row));",
-      "(int)min_i64(n_cap, row->budget);", "simulate_test")
-fault("played rows of heads that share hold their budget", "policy/simulate.c", "evict_row_slots(&limits),", "limits.budget,",
-      "simulate_test")
-fault("of equal ranks of two heads the higher one goes", SLOTS_C, "for (int h = a->from.n_kv_heads - 1; h >= 0; h--) {\n        const int one",
-      "for (int h = 0; h < a->from.n_kv_heads; h++) {\n        const int one", "heads_test")
-fault("of equal ranks the position does not count", SLOTS_C, "(rank != rank ? 0 : key) << 32 | (uint32_t)pos;",
-      "(rank != rank ? 0 : key) << 32 | (uint32_t)(0 * pos);", "heads_test")
-fault("a head that shares keeps whole pages", SLOTS_C, "stays_as_is(a) && (n_out == 0 || a->evict.simulate))", "stays_as_is(a) && n_out >= 0)",
-      "attend_test")
-fault("empty slots are of position 0", SLOTS_C, "        kv->slot_pos[meta] = EVICT_EMPTY;\n", "        kv->slot_pos[meta] = 0;\n", "attend_test")
-fault("empty slots are seen", "kernels/cpu/attend_forced.inc", "        u.n_live = s->limits.budget;\n", "        u.n_live += 0;\n", "attend_test")
 fault("scores of empty slots are in view", EVICT_INC, "i + 16 <= s.n && u->n_live == n_all; i += 16)", "i + 16 <= s.n && n_all > 0; i += 16)",
       "attend_test")
-fault("slots.cu: what a head is sure of is not counted", SLOTS_CU, "all += evict_head_slots(&f.a.limits, own[RADIX + 1] + from);",
-      "all += own[RADIX + 1] + from;", SIMT_ATTEND)
-fault("slots.cu: heads share positions of the first digit", SLOTS_CU, "(shift == 24 || digits >> (shift + 8) == prefix)", "(shift >= 0 || prefix > 0)",
-      SIMT_ATTEND)
-fault("attend_join.cu: a head below the mean grows", JOIN_CU, " && !evict_uneven(&t->s.limits))", ")", SIMT_ATTEND)
 
 # ---- traits and noise
 
@@ -186,9 +159,6 @@ fault("attend_join.cu: who leaves the ring counts by the newest token's trait", 
       "leaves ? f->leaving_trait[unit] : f->own_trait[unit];", "f->own_trait[unit];", SIMT_ATTEND)
 fault("attend_join.cu: a trait stays in the ring", JOIN_CU, "        in_trait = t->kv.slot_trait[ring_meta];", "        (void)ring_meta;",
       SIMT_ATTEND)
-fault("heads share the budget of a pattern", "engine/app/run_setup.c", "    if (evict_policy_pattern(e->policy))\n", "    if (0)\n",
-      "attention_test.py --only budgets")
-fault("no policy has a pattern", "policy/evict.c", "return pos < row.budget;", "return pos < 0;", "evict_test")
 fault("kv.cuh: a view of an eighth of the warps", "kernels/cuda/kv.cuh", "i < (int)blockDim.x / WARP; i++)\n        evict_view_join",
       "i < (int)blockDim.x / WARP / 8; i++)\n        evict_view_join", SIMT_ATTEND)
 fault("slots.cu: lanes of an error are added in another order", "kernels/cuda/slots.cu",

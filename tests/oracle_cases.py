@@ -88,7 +88,7 @@ def kv_cases(place):
     for i, policy in enumerate(place.policies()):
         for k in range(3):
             flags = ["--kv-policy", policy, "--kv-budget", ("40", "0.5", "64")[k], "--kv-format", formats[(i + 2 * k) % 5]]
-            flags += [[], ["--kv-scope", "layer"], ["--compute", "f32", "--kv-budget-heads", "adaptive"]][k]
+            flags += [[], ["--kv-scope", "layer"], ["--compute", "f32"]][k]
             model = ("llama", "opt", "gpt_oss", "gemma2")[(i + k) % 4]
             yield Case("kv", f"{policy} {model} {' '.join(flags[2:])}", [
                 job("run", "m.cfg", [*flags, "--kv-dump", "kept.jsonl"], outs=("out.jsonl", "kept.jsonl")),

@@ -92,12 +92,11 @@ POLICIES = {
     "lagkv, q4": ["--kv-policy", "lagkv", "--kv-budget", "48", "--kv-format", "q4"],
     "keydiff, q8": ["--kv-policy", "keydiff", "--kv-budget", "48", "--kv-format", "q8"],
     "keyformer, layer scope, q8": ["--kv-policy", "keyformer", "--kv-budget", "48", "--kv-scope", "layer", "--kv-format", "q8"],
-    "h2o-hf, heads share, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "24", "--kv-recent", "8", "--kv-budget-heads", "adaptive",
-                                   "--kv-format", "mixed"],
+    "h2o-hf, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "24", "--kv-recent", "8", "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
 # Level check: each number format, each scope, and each kind of state that a slot may have.
-KINDS = pick(("full", "full, f32", "h2o", "ema, q4", "scissorhands, layer scope, mixed", "keydiff, q8", "h2o-hf, heads share, mixed"),
+KINDS = pick(("full", "full, f32", "h2o", "ema, q4", "scissorhands, layer scope, mixed", "keydiff, q8", "h2o-hf, mixed"),
              tuple(POLICIES))
 
 

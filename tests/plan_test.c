@@ -395,7 +395,7 @@ static void test_search_on_a_device(void **state)
 
 static struct evict_row row_of(struct evict e, int64_t n_prompt, int64_t n_max, int want_rc)
 {
-    struct evict_row row = {-1, -1, -1, -1, -1};
+    struct evict_row row = {-1, -1, -1};
     assert_int_equal(evict_row_init(&e, n_prompt, n_max, &row), want_rc);
     return row;
 }

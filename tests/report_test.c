@@ -41,7 +41,6 @@ static int setup(void **state)
     config.quiet = 1;
     config.kv_budget_of = "total";
     config.kv_budget_layers = "even";
-    config.kv_budget_heads = "even";
     run.config = &config;
     run.weights = &weights;
     run.opened.model.name = "a model \"quoted\"";
@@ -68,11 +67,11 @@ static int setup(void **state)
                              .hidden_near = 2,
                              .prefill_tokens = 256};
     run.machine = (struct machine){.nvme_read = {.value = 4e9},
-                                  .nvme_write = {.value = 2e9},
-                                  .ram_read = {.value = 2e10},
-                                  .matmul_flops = {.value = 1e12},
-                                  .step_s = {.value = 2e-5},
-                                  .threads = 2};
+                                   .nvme_write = {.value = 2e9},
+                                   .ram_read = {.value = 2e10},
+                                   .matmul_flops = {.value = 1e12},
+                                   .step_s = {.value = 2e-5},
+                                   .threads = 2};
     run.work =
         (struct work){.n_rows = 10, .prompt_tokens = 1000, .output_tokens = 500, .slots_mean = 150};
     run.time = (struct plan_time){.read_s = 1.5,
@@ -363,9 +362,9 @@ static void digits_and_durations(void **state)
     static const struct {
         double x;
         const char *digits, *clock, *about;
-    } wanted[] = {{0, "0.00", "0s", "0.0 s"},        {0.01234, "0.0123", "0s", "0.0 s"},
-                  {0.9996, "1.00", "1s", "1.0 s"},   {9.996, "10.0", "10s", "10 s"},
-                  {99.96, "100", "1m39s", "2 min"},  {3041.9, "3042", "50m41s", "51 min"},
+    } wanted[] = {{0, "0.00", "0s", "0.0 s"},          {0.01234, "0.0123", "0s", "0.0 s"},
+                  {0.9996, "1.00", "1s", "1.0 s"},     {9.996, "10.0", "10s", "10 s"},
+                  {99.96, "100", "1m39s", "2 min"},    {3041.9, "3042", "50m41s", "51 min"},
                   {36000, "36000", "10h00m", "10.0 h"}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         assert_string_equal(words_digits(wanted[i].x, text), wanted[i].digits);

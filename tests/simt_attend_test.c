@@ -46,9 +46,9 @@ static void forced_on_shim(const struct ops *ops, struct attend_forced_args a)
             simt_forget(a.out + t * a.out_stride, (int64_t)a.n_heads * head_dim * 4);
             simt_forget(a.events + t * n_kv_heads, n_kv_heads * (int64_t)sizeof *a.events);
         }
-    a.scratch = simt_alloc(
-        cuda_attend_forced_scratch_bytes(ops, a.n_spans, a.slots_max, a.n_heads, n_kv_heads,
-                                         head_dim, evict_decode_scores(a.evict.policy)));
+    a.scratch = simt_alloc(cuda_attend_forced_scratch_bytes(ops, a.n_spans, a.slots_max, a.n_heads,
+                                                            n_kv_heads, head_dim,
+                                                            evict_decode_scores(a.evict.policy)));
     cuda_attend_forced(NULL, ops, &a);
     arrays_back("attend_forced");
 }
@@ -61,8 +61,7 @@ static void keep_on_shim(const struct ops *ops, struct prompt_keep_args a)
     TO_DEVICE(a.rope.cos);
     TO_DEVICE(a.rope.sin);
     a.scratch = simt_alloc(
-        cuda_prompt_keep_scratch_bytes(ops, a.n_prompt, a.from.n_kv_heads, a.from.head_dim) +
-        prompt_share_bytes(a.n_prompt, a.from.n_kv_heads));
+        cuda_prompt_keep_scratch_bytes(ops, a.n_prompt, a.from.n_kv_heads, a.from.head_dim));
     cuda_prompt_keep(NULL, ops, &a);
     arrays_back("prompt_keep");
 }
@@ -165,7 +164,7 @@ static void rows_are_exact(void **state)
         for (int j = sweep(i / 2 % N_MODELS, i % 4); j < N_MODELS; j += sweep(N_MODELS, 4)) {
             const int k = i / 4 + j / 4 + i, n_prompt = prompts[k % 4];
             rows_check(&models[j], c, k % 2 ? COMPUTE_F32 : COMPUTE_BF16,
-                       (struct course){2, 0, n_prompt, 64, 7});
+                       (struct course){2, 0, n_prompt, 64, 7, 0});
         }
     }
 }
@@ -182,17 +181,17 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_STREAMING, .simulate = 1}, {40, 36, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
         {{.policy = EVICT_KEYFORMER}, {258, 100, 0}},
-        {{.policy = EVICT_H2O}, {258, 100, 0, 1, 120}},
-        {{.policy = EVICT_KNORM}, {40, 12, 4, 1, 16}},
+        {{.policy = EVICT_KNORM}, {40, 12, 4}},
         {{.policy = EVICT_RKV}, {258, 100, 0}},
         {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
         {{.policy = EVICT_KEYDIFF}, {258, 100, 0}},
         {{.policy = EVICT_LAGKV}, {258, 100, 0}},
     };
-    for (int i = 0; i < sweep(12, 24); i++) {
+    const int n = (int)(sizeof cases / sizeof *cases);
+    for (int i = 0; i < sweep(n, 2 * n); i++) {
         const struct model m = {4, 2, 16, KV_F32, (enum kv_format)(i % 5)};
-        rows_check(&m, cases[i % 12], COMPUTE_F32,
-                   (struct course){1, 0, prompts[(i + i / 12) % 6], 640, 3});
+        rows_check(&m, cases[i % n], COMPUTE_F32,
+                   (struct course){1, 0, prompts[(i + i / n) % 6], 640, 3, 0});
     }
 }
 
@@ -203,7 +202,7 @@ static void heads_by_formats(void **state)
     for (int heads = 1; heads <= 8; heads *= 2)
         for (enum kv_format format = KV_F32; format <= KV_MIXED; format++) {
             const struct model m = {heads, 1, 72, KV_F32, format};
-            rows_check(&m, scenarios[3], COMPUTE_F32, (struct course){1, 0, 65, 65, 2});
+            rows_check(&m, scenarios[3], COMPUTE_F32, (struct course){1, 0, 65, 65, 2, 0});
         }
 }
 
@@ -216,19 +215,19 @@ static void prompts_are_exact(void **state)
     for (int i = 0; i < 6; i++) {
         const struct model *m = &models[(5 * i + 3) % N_MODELS];
         const int n = lengths[i];
-        rows_check(m, scenarios[3], COMPUTE_F32, (struct course){1, 1, n, n, 0});
-        rows_check(m, scenarios[5], COMPUTE_BF16, (struct course){1, 1, n, 64, 0});
-        rows_check(m, scenarios[1], COMPUTE_F32, (struct course){1, 1, n, 23, 0});
+        rows_check(m, scenarios[3], COMPUTE_F32, (struct course){1, 1, n, n, 0, 0});
+        rows_check(m, scenarios[5], COMPUTE_BF16, (struct course){1, 1, n, 64, 0, 0});
+        rows_check(m, scenarios[1], COMPUTE_F32, (struct course){1, 1, n, 23, 0, 0});
     }
     for (int i = 0; i < 8; i++) { // a kernel for each
         static const int dims[] = {64, 80, 130, 264};
         const enum kv_format format = i % 2 ? KV_BF16 : KV_F32;
         const struct model m = {1, 1, dims[i / 2], format, format};
         rows_check(&m, scenarios[3], i % 2 ? COMPUTE_BF16 : COMPUTE_F32,
-                   (struct course){1, 1, 35, 35, 1});
+                   (struct course){1, 1, 35, 35, 1, 0});
     }
     const struct model small = {2, 1, 16, KV_F32, KV_F32};
-    rows_check(&small, scenarios[3], COMPUTE_F32, (struct course){1, 1, 300, 160, 0});
+    rows_check(&small, scenarios[3], COMPUTE_F32, (struct course){1, 1, 300, 160, 0, 0});
 }
 
 /* Outputs may be no numbers, which have no one form. */
@@ -251,7 +250,7 @@ static void what_is_no_number(void **state)
         struct tokens t = tokens_make(&m, 60, 980);
         const struct tokens *ts[] = {&t};
         struct ops exact = {.isa = ISA_EXACT, .compute = COMPUTE_F32}, ops = exact;
-        struct course course = {1, 1, 45, 64, 15};
+        struct course course = {1, 1, 45, 64, 15, 0};
         struct row want, got;
         t.q[37 * t.q_stride + 32] = t.q[50 * t.q_stride + 3] = NAN;
         if (i / 2) {
@@ -341,7 +340,7 @@ static void caps_and_sinks_are_exact(void **state)
         attend_cap = i % 3 == 1 ? 0 : 2;
         attend_sinks = i % 3 == 0 ? NULL : sinks;
         rows_check(&models[i % N_MODELS], c, i % 2 ? COMPUTE_F32 : COMPUTE_BF16,
-                   (struct course){1, i / 2 % 2, i % 2 ? 45 : 33, 32, 5});
+                   (struct course){1, i / 2 % 2, i % 2 ? 45 : 33, 32, 5, 0});
     }
     attend_cap = 0;
     attend_sinks = NULL;
@@ -356,17 +355,16 @@ static void ranks_are_exact(void **state)
         struct scenario c = scenarios[i];
         const struct model *m = &models[i % N_MODELS];
         c.evict.simulate = i % 3 == 0;
-        c.limits.prompt = 0; // heads that share do not go with ranks
         attend_rope =
             angles_make(i % 2 ? m->head_dim / 2 * 2 : m->head_dim / 4 * 2, 300, i % 2 ? 1 : 1.25f);
         rows_check(m, c, i % 2 ? COMPUTE_F32 : COMPUTE_BF16,
-                   (struct course){2, 0, i % 4 ? 45 : 0, 45, 7});
+                   (struct course){2, 0, i % 4 ? 45 : 0, 45, 7, 0});
         angles_free(&attend_rope);
     }
     const struct model small = {4, 2, 16, KV_F32, KV_MIXED};
     attend_rope = angles_make(16, 324, 1);
     rows_check(&small, (struct scenario){{.policy = EVICT_H2O}, {290, 100, 0}}, COMPUTE_F32,
-               (struct course){1, 0, 320, 320, 4});
+               (struct course){1, 0, 320, 320, 4, 0});
     angles_free(&attend_rope);
 }
 
@@ -380,7 +378,7 @@ static void spans_take_turns(void **state)
         const int scores = !i, most = (int)forced_units(1 << 20, 1, 64, 256, scores);
         slots_beyond = ((i ? most + 1 : most / 2) - 1) * SPLIT;
         assert_int_equal(most % 2, 0); // else a third row would find room for its first unit
-        rows_check(&wide, scenarios[i ? 0 : 3], COMPUTE_F32, (struct course){3, 0, 33, 33, 3});
+        rows_check(&wide, scenarios[i ? 0 : 3], COMPUTE_F32, (struct course){3, 0, 33, 33, 3, 0});
     }
     slots_beyond = 0;
 }
@@ -425,8 +423,8 @@ static void order_does_not_show(void **state)
     (void)state;
     for (uint64_t seed = 1; seed <= 3; seed++) {
         simt_order(seed);
-        rows_check(&models[4], scenarios[4], COMPUTE_F32, (struct course){2, 1, 20, 20, 4});
-        rows_check(&models[7], scenarios[6], COMPUTE_BF16, (struct course){2, 1, 40, 40, 4});
+        rows_check(&models[4], scenarios[4], COMPUTE_F32, (struct course){2, 1, 20, 20, 4, 0});
+        rows_check(&models[7], scenarios[6], COMPUTE_BF16, (struct course){2, 1, 40, 40, 4, 0});
     }
     simt_order(0);
 }

@@ -13,7 +13,7 @@ static const struct evict H2O_40 = {.policy = EVICT_H2O, .budget = 40, .sink = -
 static const struct expect JOBS[] = {{1, 55, 2, REQUEST_GENERATE, 1, 1, 1},
                                      {2, 50, 1, REQUEST_SCORE, 0, 0, 0}};
 static const struct evict *const POLICIES[] = {&FULL,    &H2O_40,  &MEAN,      &RINGS,
-                                               &BY_SLOT, &QHITTER, &KEYFORMER, &SHARING,
+                                               &BY_SLOT, &QHITTER, &KEYFORMER, &GAPPED,
                                                &KEYDIFF, &CAOTE,   &LAGKV};
 #define N_POLICIES ((int)(sizeof POLICIES / sizeof *POLICIES))
 
@@ -117,9 +117,9 @@ static void test_any_placement_gives_the_same_bytes(void **state)
         const struct evict *evict;
         const struct expect *job;
         int attn_cpu;
-    } kinds[] = {{COMPUTE_BF16, 80, &H2O_40, &JOBS[0], 0},  {COMPUTE_BF16, 75, &RINGS, &JOBS[1], 0},
-                 {COMPUTE_BF16, 80, &SHARING, &JOBS[0], 1}, {COMPUTE_BF16, 90, &MEAN, &JOBS[1], 0},
-                 {COMPUTE_BF16, 75, &FULL, &JOBS[0], 1},    {BY_CUBLASLT, 80, &MEAN, &JOBS[1], 0},
+    } kinds[] = {{COMPUTE_BF16, 80, &H2O_40, &JOBS[0], 0}, {COMPUTE_BF16, 75, &RINGS, &JOBS[1], 0},
+                 {COMPUTE_BF16, 80, &GAPPED, &JOBS[0], 1}, {COMPUTE_BF16, 90, &MEAN, &JOBS[1], 0},
+                 {COMPUTE_BF16, 75, &FULL, &JOBS[0], 1},   {BY_CUBLASLT, 80, &MEAN, &JOBS[1], 0},
                  {BY_CUBLASLT, 75, &H2O_40, &JOBS[0], 0}};
     for (int i = 0; i < 7; i += sweep(2, 1)) {
         struct outcome first = {0}, got;

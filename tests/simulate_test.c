@@ -135,8 +135,6 @@ static void draw(uint64_t seed, struct expect *x, struct plan *p, const struct e
         &FULL, &H2O, &RINGS, &MEAN, &STREAMING, &SMALL, &MASKED, &UNEVEN, &UNEVEN_TURNS};
     struct random r = {mix64(seed)};
     *evict = policies[below(&r, sizeof policies / sizeof *policies)];
-    if (seed < 5000 && seed % 8 == 3) // not where what victims cost is guessed in the mean of few
-        *evict = &SHARING;
     *x = (struct expect){.prompt_min = 1 + below(&r, 20),
                          .output = 1 + below(&r, 120),
                          .kind = below(&r, 5) == 0 ? REQUEST_SCORE : REQUEST_GENERATE};

@@ -15,9 +15,9 @@
 
 static void warn_kv(const struct config *c)
 {
-    static const char *const flags[] = {"kv-budget",       "kv-budget-of", "kv-budget-layers",
-                                        "kv-budget-heads", "kv-recent",    "kv-sink",
-                                        "kv-scope",        "kv-simulate",  "kv-positions"};
+    static const char *const flags[] = {"kv-budget",   "kv-budget-of", "kv-budget-layers",
+                                        "kv-recent",   "kv-sink",      "kv-scope",
+                                        "kv-simulate", "kv-positions"};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (config_given(c, flags[i]))
             log_line(LOG_WARN, "--%s has no effect: --kv-policy full keeps everything", flags[i]);

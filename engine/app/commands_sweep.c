@@ -36,7 +36,6 @@ static const struct {
              {"kv-budget", NUMBERS},
              {"kv-budget-of", WORDS},
              {"kv-budget-layers", WORDS},
-             {"kv-budget-heads", WORDS},
              {"kv-recent", NUMBERS},
              {"kv-sink", NUMBERS},
              {"limit", NUMBERS},

@@ -57,8 +57,8 @@ struct config {
         *allow, *sweep, *plot, *work_dir, *compare, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
         *kv_positions, *kv_format, *order, *ignore_fields, *progress, *shard, *kv_budget,
-        *kv_budget_of, *kv_budget_layers, *kv_budget_heads, *kv_recent, *resident, *percent,
-        *weights_codec, *share_prefixes, *replan;
+        *kv_budget_of, *kv_budget_layers, *kv_recent, *resident, *percent, *weights_codec,
+        *share_prefixes, *replan;
     int64_t mem_device, mem_ram, mem_disk, cache_max;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
@@ -76,7 +76,7 @@ struct config {
     int to_stdout;                         // 1: -o - of a job; `out` is the file that it makes
     int made_input;                        // 1: this command made the file of -i out of stdin
     int looks;                             // 1: the command (plan) leaves no model behind for later
-    int compares_policies; // 1: flags of KV policies are those of --policies
+    int compares_policies;                 // 1: flags of KV policies are those of --policies
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
 };
 

@@ -53,7 +53,7 @@ struct frontier_share frontier_share(double share, int is_fraction)
 
 void frontier_kv(const struct evict *e, char kv[FRONTIER_KV])
 {
-    char recent[44] = "", sink[24] = "", layers[24] = "", heads[32] = "";
+    char recent[44] = "", sink[24] = "", layers[24] = "";
     const char *scope = e->scope == EVICT_SCOPE_LAYER ? " scope=layer" : "";
     const char *positions = e->positions == EVICT_POSITIONS_SLOT ? " by-slot" : "";
     if (e->policy == EVICT_FULL) {
@@ -68,12 +68,10 @@ void frontier_kv(const struct evict *e, char kv[FRONTIER_KV])
     if (e->kinds && kv_kinds_uneven(e->kinds))
         snprintf(layers, sizeof layers, " layers=%08x",
                  (unsigned)hash_bytes(e->kinds, sizeof *e->kinds, 0));
-    if (e->heads_sure > 0)
-        snprintf(heads, sizeof heads, " heads=%.9g", e->heads_sure);
-    snprintf(kv, FRONTIER_KV, "%.20s=%s%s%.20s%.12s%s%s%.20s%s", evict_policy_name(e->policy),
+    snprintf(kv, FRONTIER_KV, "%.20s=%s%s%.20s%.12s%s%s%s", evict_policy_name(e->policy),
              frontier_share(e->budget, e->budget_is_fraction).text,
              e->budget_of_prompt && e->budget_is_fraction ? " of=prompt" : "", recent, sink, scope,
-             layers, heads, positions);
+             layers, positions);
 }
 
 /* ---- reading ---- */

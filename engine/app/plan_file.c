@@ -171,8 +171,8 @@ static void keep_shares(const struct run *r, const json_t *plan, struct plan_wis
  */
 static void compare_kv(const struct run *r, const json_t *theirs)
 {
-    static const char *const keys[] = {"policy",    "budget",        "format",       "scope",
-                                       "budget_of", "budget_layers", "budget_heads", "positions"};
+    static const char *const keys[] = {"policy",    "budget",        "format",   "scope",
+                                       "budget_of", "budget_layers", "positions"};
     const size_t digits = JSON_ENCODE_ANY | JSON_REAL_PRECISION(6);
     json_t *ours = plan_kv_json(r);
     for (size_t i = 0, same = 1; same && i < sizeof keys / sizeof *keys; i++) {
@@ -304,16 +304,15 @@ json_t *plan_kv_json(const struct run *r)
 {
     const struct evict *e = &r->evict;
     int full = e->policy == EVICT_FULL;
-    return json_pack("{ss so ss sI ss ss sb ss ss ss}", "policy", evict_policy_name(e->policy),
-                     "budget",
-                     full                    ? json_null()
-                     : e->budget_is_fraction ? json_real(e->budget)
-                                             : json_integer((json_int_t)e->budget),
-                     "format", kv_format_name(r->kv_format), "slots", (json_int_t)r->work.slots_max,
-                     "scope", e->scope == EVICT_SCOPE_LAYER ? "layer" : "head", "positions",
-                     e->positions == EVICT_POSITIONS_SLOT ? "slot" : "true", "simulated",
-                     e->simulate, "budget_of", r->config->kv_budget_of, "budget_layers",
-                     r->config->kv_budget_layers, "budget_heads", r->config->kv_budget_heads);
+    return json_pack(
+        "{ss so ss sI ss ss sb ss ss}", "policy", evict_policy_name(e->policy), "budget",
+        full                    ? json_null()
+        : e->budget_is_fraction ? json_real(e->budget)
+                                : json_integer((json_int_t)e->budget),
+        "format", kv_format_name(r->kv_format), "slots", (json_int_t)r->work.slots_max, "scope",
+        e->scope == EVICT_SCOPE_LAYER ? "layer" : "head", "positions",
+        e->positions == EVICT_POSITIONS_SLOT ? "slot" : "true", "simulated", e->simulate,
+        "budget_of", r->config->kv_budget_of, "budget_layers", r->config->kv_budget_layers);
 }
 
 enum err json_save(const json_t *root, const char *path, int digits)
@@ -465,12 +464,11 @@ void plan_kv_text(const struct run *r, char *buf, int cap)
         return;
     }
     int uneven = kv_kinds_uneven(&r->kinds[1]);
-    snprintf(buf, (size_t)cap, "%s (budget %s%s%s%s%s%s, at most %lld slots a row%s%s%s) %s",
+    snprintf(buf, (size_t)cap, "%s (budget %s%s%s%s, at most %lld slots a row%s%s%s) %s",
              evict_policy_name(e->policy), r->config->kv_budget,
              e->budget_of_prompt && e->budget_is_fraction ? " of the prompt" : "",
              uneven ? ", layers " : "", uneven ? r->config->kv_budget_layers : "",
-             e->heads_sure > 0 ? ", heads " : "",
-             e->heads_sure > 0 ? r->config->kv_budget_heads : "", (long long)r->work.slots_max,
+             (long long)r->work.slots_max,
              e->scope == EVICT_SCOPE_LAYER ? ", one victim for all heads" : "",
              e->positions == EVICT_POSITIONS_SLOT ? ", positions by slot" : "",
              e->simulate ? ", simulated" : "", kv_format_name(r->kv_format));

@@ -36,52 +36,6 @@ static struct frontier_share recent_text(const struct evict *e)
 static const char *const evict_scopes[] = {"head", "layer", NULL};
 static const char *const budget_bases[] = {"total", "prompt", NULL};
 
-#define HEADS_SURE 0.2 // AdaKV's
-
-/* --kv-budget-heads, of a policy that evicts. */
-static enum err read_heads(struct evict *e, const struct config *c)
-{
-    static const char word[] = "adaptive";
-    const size_t n = strlen(word);
-    const char *text = c->kv_budget_heads;
-    char *end;
-    double sure = HEADS_SURE;
-    if (strcmp(text, "even") == 0 || e->policy == EVICT_FULL)
-        return OK;
-    if (strncmp(text, word, n) != 0 || (text[n] && text[n] != ':'))
-        return fail_choice("kv-budget-heads", text, "even|adaptive[:ALPHA]");
-    if (text[n] == ':') {
-        sure = strtod(text + n + 1, &end);
-        if (end == text + n + 1 || *end || !(sure > 0 && sure <= 1))
-            return fail(ERR_USAGE,
-                        "--kv-budget-heads: '%s' is out of range (adaptive:ALPHA, ALPHA above 0 "
-                        "and at most 1)",
-                        text);
-    }
-    if (!evict_policy_scores(e->policy))
-        return fail(ERR_USAGE,
-                    "--kv-budget-heads %s: --kv-policy %s scores nothing that heads could be "
-                    "compared by (--kv-policy h2o)",
-                    text, c->kv_policy);
-    if (evict_policy_pattern(e->policy))
-        return fail(ERR_USAGE,
-                    "--kv-budget-heads %s: --kv-policy %s keeps a pattern that small heads have no "
-                    "room for (--kv-policy h2o)",
-                    text, c->kv_policy);
-    if (e->scope == EVICT_SCOPE_LAYER)
-        return fail(ERR_USAGE,
-                    "--kv-budget-heads %s: under scope layer all heads keep the same tokens "
-                    "(--kv-scope head)",
-                    text);
-    if (e->positions == EVICT_POSITIONS_SLOT)
-        return fail(ERR_USAGE,
-                    "--kv-budget-heads %s: does not go with --kv-positions slot (--kv-positions "
-                    "true)",
-                    text);
-    e->heads_sure = sure;
-    return OK;
-}
-
 enum err run_read_evict(struct evict *e, const struct config *c)
 {
     memset(e, 0, sizeof *e);
@@ -103,7 +57,6 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     if (!e->budget_is_fraction && e->budget < 1)
         return fail(ERR_USAGE, "--kv-budget: %s is out of range (at least 1 slot)", c->kv_budget);
     TRY(config_choose("kv-budget-of", c->kv_budget_of, budget_bases, &e->budget_of_prompt));
-    TRY(read_heads(e, c));
     e->sink = (int)min_i64(c->kv_sink, INT32_MAX);
     e->recent_set = c->kv_recent != NULL;
     if (c->kv_recent)
@@ -221,14 +174,10 @@ static enum err write_fingerprint(struct run *r, const struct config *c)
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n%s",
                  frontier_share(e->budget, e->budget_is_fraction).text, recent_text(e).text,
                  e->sink == evict_policy_sink(e->policy) ? -1 : e->sink, evict_scopes[e->scope],
-                 e->simulate,
-                 e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");
+                 e->simulate, e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");
     n = (int)strlen(r->fingerprint);
     if (e->policy != EVICT_FULL && e->budget_of_prompt)
         n += snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_of=prompt\n");
-    if (e->heads_sure > 0)
-        n +=
-            snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_heads=%.17g\n", e->heads_sure);
     if (e->policy != EVICT_FULL && kv_kinds_uneven(&r->kinds[1]))
         snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_layers=%016llx\n",
                  (unsigned long long)hash_bytes(&r->kinds[1], sizeof r->kinds[1], 0));

@@ -364,7 +364,7 @@ static void load_span(const struct evict *evict, const struct row *row, const st
     struct evict rule;
     struct evict_row limits;
     evict_in_kind(evict, &row->evict, kind, &rule, &limits);
-    int64_t budget = evict->simulate ? INT32_MAX : evict_row_slots(&limits);
+    int64_t budget = evict->simulate ? INT32_MAX : limits.budget;
     l->evicting += s->pos + s->n > budget;
     if (s->pos + s->n > budget && evict_in_turn(evict, kind)) {
         int before = batch_kind_slots(evict, row, kind, 0) / PAGE_SLOTS;

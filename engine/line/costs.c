@@ -166,11 +166,10 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
 }
 
 /* Pages of a layer that a token writes over: heads that choose victims for themselves find them
- * anywhere; the page that is not full stays. Heads that share fill half of their slots in the mean.
- */
+ * anywhere; the page that is not full stays. */
 static double pages_written(const struct shape *s, int64_t slots_max, const struct evict *evict)
 {
-    double slots = (double)max_i64(slots_max / (evict->heads_sure > 0 ? EVICT_HEAD_MOST : 1), 1);
+    double slots = (double)max_i64(slots_max, 1);
     double pages = ceil(slots / PAGE_SLOTS), full = floor(slots / PAGE_SLOTS);
     int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
     double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
@@ -209,8 +208,8 @@ void engine_costs(const struct model *model, struct device *device, const struct
     const int64_t slots_cap = round_up(max_i64(work->slots_max, 1), PAGE_SLOTS);
     for (int i = 0; i < PLAN_TILES; i++) {
         const int tile = PLAN_TILE_TOKENS << i;
-        costs->scratch_bytes[i] = layer_scratch_bytes(scratch, ops, model, tile, work->prompt_max,
-                                                      slots_cap, evict);
+        costs->scratch_bytes[i] =
+            layer_scratch_bytes(scratch, ops, model, tile, work->prompt_max, slots_cap, evict);
         costs->route_bytes[i] =
             s->n_experts > 0 ? route_bytes(tile, s->n_experts, s->n_experts_used) : 0;
     }

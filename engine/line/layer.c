@@ -21,8 +21,7 @@ int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *op
     int heads = s->n_heads, kv = s->n_kv_heads, dim = s->head_dim;
     int64_t most = of->attend_prompt(ops, (int)prompt_max, heads, kv, dim);
     most = max_i64(most, layer_rows_bytes(of, ops, model, 1, slots_cap, evict));
-    const int64_t share = evict->heads_sure > 0 ? prompt_share_bytes(prompt_max, kv) : 0;
-    return max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim) + share);
+    return max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim));
 }
 
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,

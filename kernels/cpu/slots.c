@@ -36,7 +36,7 @@ void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args)
 
 /* One thread's scratch for prompt_keep. */
 struct keep_scratch {
-    float *rank;             // [n_prompt_pad], of heads that share their budgets elsewhere
+    float *rank;             // [n_prompt_pad]
     int32_t *heap;           // [n_prompt_pad] positions, the last of them to go at the root
     uint8_t *gone;           // [n_prompt_pad]
     float *k, *v;            // [head_dim]
@@ -294,28 +294,12 @@ static void keep_in_ring(const struct prompt_keep_args *a, const struct kv_row *
     kv_put(&a->kv.ring, to, at % PAGE_SLOTS, head, s->k, s->v);
 }
 
-/* Slots from `slot` on that the head has no token for, where heads share their budgets. */
-static void keep_empty(const struct prompt_keep_args *a, const struct kv_row *kv,
-                       struct keep_scratch *s, int head, int slot)
-{
-    const struct kv_layout *l = &a->kv.layout;
-    memset(s->k, 0, (size_t)l->head_dim * sizeof *s->k);
-    for (; slot < kv->n_slots && evict_uneven(&a->limits); slot++) {
-        const int64_t meta = (int64_t)head * kv->slots_cap + slot;
-        kv_put(l, page_to(kv, slot), slot % PAGE_SLOTS, head, s->k, s->k);
-        kv->slot_pos[meta] = EVICT_EMPTY;
-        kv->slot_score[meta] = 0;
-        if (kv->slot_trait)
-            kv->slot_trait[meta] = 0;
-    }
-}
-
 static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
                       struct keep_scratch *s, int head, int n_out)
 {
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int64_t cap = kv->slots_cap;
-    if (n_out > 0 && !evict_uneven(&a->limits))
+    if (n_out > 0)
         rank_positions(a, s, head);
     choose_gone(a, s, n_out);
     const int first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
@@ -345,15 +329,12 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
         if (kv->slot_trait)
             kv->slot_trait[meta] = kept_trait(a, &mode, s, head, pos);
     }
-    keep_empty(a, kv, s, head, slot);
 }
 
 struct keep_task {
     const struct prompt_keep_args *args;
     struct kv_row kv;
-    int n_out;     // positions that do not fit the budget
-    float *ranks;  // [n_kv_heads, n_prompt_pad] where heads share their budgets
-    int32_t *kept; // [n_kv_heads] how many each keeps then
+    int n_out; // positions that do not fit the budget
 };
 
 static struct keep_scratch thread_scratch(const struct prompt_keep_args *a, int thread)
@@ -364,11 +345,6 @@ static struct keep_scratch thread_scratch(const struct prompt_keep_args *a, int 
     keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt,
                          a->from.n_kv_heads, a->from.head_dim);
     return s;
-}
-
-static float *shared_ranks(const struct keep_task *t, int64_t head)
-{
-    return t->ranks + head * round_up(t->args->n_prompt, PAGE_SLOTS);
 }
 
 /* What all of a head's positions are held against: before any head is kept, as under scope layer
@@ -395,73 +371,8 @@ static void keep_part(void *ctx, int thread, int n_threads)
     int64_t first, last;
     struct keep_scratch s = thread_scratch(a, thread);
     pool_split(a->from.n_kv_heads, thread, n_threads, &first, &last);
-    for (int64_t head = first; head < last; head++) {
-        const int shares = evict_uneven(&a->limits);
-        if (shares)
-            s.rank = shared_ranks(t, head);
-        keep_head(a, &t->kv, &s, (int)head, shares ? a->n_prompt - t->kept[head] : t->n_out);
-    }
-}
-
-/* ---- heads that share their budgets ---- */
-
-static void rank_part(void *ctx, int thread, int n_threads)
-{
-    const struct keep_task *t = ctx;
-    int64_t first, last;
-    struct keep_scratch s = thread_scratch(t->args, thread);
-    pool_split(t->args->from.n_kv_heads, thread, n_threads, &first, &last);
-    for (int64_t head = first; head < last; head++) {
-        s.rank = shared_ranks(t, head);
-        rank_positions(t->args, &s, (int)head);
-    }
-}
-
-/* A number that orders positions of all heads as they go, but for those that are equal in both. */
-static uint64_t share_key(float rank, int pos)
-{
-    const union math_bits b = {.f = rank + 0.0f}; // -0 is 0
-    const uint32_t bits = (uint32_t)b.i, key = bits >> 31 ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(rank != rank ? 0 : key) << 32 | (uint32_t)pos;
-}
-
-/* What each head keeps if all from `key` on stay that may. Returns how many that are. */
-static int64_t share_from(const struct keep_task *t, uint64_t key, int32_t *kept)
-{
-    const struct prompt_keep_args *a = t->args;
-    const struct evict_row limits = prompt_limits(a);
-    int64_t all = 0;
-    for (int h = 0; h < a->from.n_kv_heads; h++) {
-        const float *rank = shared_ranks(t, h);
-        int n = limits.sink + limits.recent;
-        for (int pos = limits.sink; pos < a->n_prompt - limits.recent; pos++)
-            n += share_key(rank[pos], pos) >= key;
-        all += kept[h] = evict_head_slots(&a->limits, n);
-    }
-    return all;
-}
-
-/* How many slots each head has: from the greatest key on from which there are enough, and of those
- * who have just that key the highest heads. room [n_kv_heads]. */
-static void share_slots(const struct keep_task *t, int32_t *room)
-{
-    const struct prompt_keep_args *a = t->args;
-    const int64_t want = (int64_t)a->from.n_kv_heads * a->limits.budget;
-    uint64_t key = 0;
-    for (int bit = 63; bit >= 0; bit--) {
-        const uint64_t with = key | 1ull << bit;
-        const int is_pos = bit < 32 && 1ll << bit >= 2ll * a->n_prompt; // of nobody
-        if (!is_pos && share_from(t, with, room) >= want)
-            key = with;
-    }
-    share_from(t, key, room);
-    int64_t left = want - share_from(t, key + 1, t->kept);
-    for (int h = a->from.n_kv_heads - 1; h >= 0; h--) {
-        const int one = left > 0 && room[h] > t->kept[h];
-        t->kept[h] += one;
-        left -= one;
-    }
-    CHECK(left == 0);
+    for (int64_t head = first; head < last; head++)
+        keep_head(a, &t->kv, &s, (int)head, t->n_out);
 }
 
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
@@ -476,15 +387,6 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     CHECK(!evict_lag_scores(a->evict.policy) || a->scores);
     if (evict_policy_anchor(a->evict.policy) || evict_lag_scores(a->evict.policy))
         pool_run(ops->pool, whole_part, &t);
-    if (evict_uneven(&a->limits)) {
-        const int heads = a->from.n_kv_heads;
-        t.ranks =
-            (float *)(void *)((uint8_t *)a->scratch +
-                              prompt_keep_scratch_bytes(ops, a->n_prompt, heads, a->from.head_dim));
-        t.kept = (int32_t *)(void *)shared_ranks(&t, heads);
-        pool_run(ops->pool, rank_part, &t);
-        share_slots(&t, t.kept + heads);
-    }
     pool_run(ops->pool, keep_part, &t);
     for (int page = 0; page < ceil_div(n_slots, PAGE_SLOTS); page++)
         t.kv.dirty[page / 64] |= 1ull << (page % 64);

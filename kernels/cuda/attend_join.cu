@@ -188,7 +188,7 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
     if (f->a.evict.policy == EVICT_FULL)
         return room;
     const int n_live = victim->n_live + t->n_ring;
-    if (n_live < t->s.limits.budget && !evict_uneven(&t->s.limits))
+    if (n_live < t->s.limits.budget)
         return room;
     float score = 0.0f;
     for (int h = first; h < last && SCORES; h++) {
@@ -388,6 +388,6 @@ void queue_join(cudaStream_t stream, const struct forced *f, int n_spans)
 void queue_place(cudaStream_t stream, const struct forced *f, int n_spans)
 {
     const struct kv_layout *l = &f->a.kv.layout;
-    LAUNCH(forced_place, dim3((unsigned)l->n_kv_heads, (unsigned)n_spans), THREADS,
-           place_shared(l), stream, *f);
+    LAUNCH(forced_place, dim3((unsigned)l->n_kv_heads, (unsigned)n_spans), THREADS, place_shared(l),
+           stream, *f);
 }

@@ -12,7 +12,6 @@
 #define SELECT_THREADS 512
 #define WRITE_THREADS  256
 #define RADIX          256
-#define SHARE_COUNTS   (RADIX + 2) // those from each digit on, none, and those above for good
 
 struct keep {
     struct prompt_keep_args a;
@@ -23,8 +22,6 @@ struct keep {
     uint32_t *keys;           // [n_kv_heads, n_pad] of ranks; all ones: protected
     int32_t *from;            // [n_kv_heads, n_pad] position of every page slot
     struct evict_view *views; // [n_kv_heads] where the policy has one
-    int *kept;                // [n_kv_heads] how many each keeps, where heads share; else NULL
-    int *counts;              // then: [n_kv_heads, SHARE_COUNTS]
 };
 
 /* ---- select ---- */
@@ -42,8 +39,7 @@ struct kept_vector {
         const float x = kv_plain_number(l, panel, v, slot, d);
         if (v || !rope->cos || d >= rope->rope_dim)
             return x;
-        const float with =
-            kv_plain_number(l, panel, v, slot, d < half ? d + half : d - half);
+        const float with = kv_plain_number(l, panel, v, slot, d < half ? d + half : d - half);
         const int64_t at = (int64_t)pos * half + (d < half ? d : d - half);
         const float c = rope->cos[at], s = rope->sin[at];
         const float inverse = 1.0f / (rope->scale * rope->scale);
@@ -398,103 +394,6 @@ DEVICE struct threshold keep_threshold(const struct keep *f, const uint32_t *key
     return t;
 }
 
-/* ---- heads that share their budgets: how many each keeps ---- */
-
-/* Of a head's positions that may go, those whose rank, or once that is known (pos >= 0) whose
- * position, begins with `prefix` above `shift` and goes on with each digit: counts [RADIX], shared.
- */
-DEVICE void share_count(const struct keep *f, int head, uint32_t rank, int of_pos, int shift,
-                        uint32_t prefix, unsigned *counts)
-{
-    const uint32_t *keys = f->keys + head * f->n_pad;
-    for (int i = (int)threadIdx.x; i < RADIX; i += SELECT_THREADS)
-        counts[i] = 0;
-    __syncthreads();
-    for (int pos = (int)threadIdx.x; pos < f->a.n_prompt; pos += SELECT_THREADS) {
-        const uint32_t key = keys[pos], digits = of_pos ? (uint32_t)pos : key;
-        const int in = key != 0xffffffffu && (!of_pos || key == rank) &&
-                       (shift == 24 || digits >> (shift + 8) == prefix);
-        if (in)
-            atomicAdd(&counts[digits >> shift & (RADIX - 1)], 1u);
-    }
-    __syncthreads();
-}
-
-static int share_shared(void)
-{
-    return take_bytes<unsigned>(RADIX) + take_bytes<int>(RADIX) + take_bytes<uint32_t>(1);
-}
-
-/* One block. The greatest (rank, position) from which on all that may stay are enough, digit by
- * digit, then of those who are just that the highest heads. `above` of a head: what is known to be
- * greater. */
-__global__ void __launch_bounds__(SELECT_THREADS, 1)
-    keep_share(const __grid_constant__ struct keep f)
-{
-    const int n_heads = f.a.from.n_kv_heads, digit = (int)threadIdx.x;
-    const int64_t want = (int64_t)n_heads * f.a.limits.budget;
-    const struct evict_row limits = prompt_limits(&f.a);
-    const int anyway = limits.sink + limits.recent;
-    struct taken taken = {};
-    unsigned *counts = take<unsigned>(&taken, RADIX);
-    int *enough = take<int>(&taken, RADIX);
-    uint32_t *found = take<uint32_t>(&taken, 1);
-    uint32_t rank = 0, prefix = 0;
-    for (int h = digit; h < n_heads; h += SELECT_THREADS)
-        f.counts[h * SHARE_COUNTS + RADIX + 1] = anyway;
-    for (int step = 0; step < 8; step++) {
-        const int of_pos = step >= 4, shift = 24 - step % 4 * 8;
-        int64_t all = 0; // slots from this thread's digit on
-        for (int h = 0; h < n_heads; h++) {
-            int *own = f.counts + h * SHARE_COUNTS, from = 0;
-            share_count(&f, h, rank, of_pos, shift, prefix, counts);
-            for (int d = digit; d < RADIX; d++)
-                from += (int)counts[d];
-            if (digit < RADIX)
-                own[digit] = from;
-            if (digit == RADIX)
-                own[digit] = 0;
-            all += evict_head_slots(&f.a.limits, own[RADIX + 1] + from);
-            __syncthreads(); // counts have been read
-        }
-        if (digit < RADIX)
-            enough[digit] = all >= want;
-        __syncthreads();
-        if (digit == 0) {
-            int d = RADIX - 1;
-            while (d > 0 && !enough[d])
-                d--;
-            *found = (uint32_t)d;
-        }
-        __syncthreads();
-        const uint32_t d = *found;
-        for (int h = digit; h < n_heads; h += SELECT_THREADS)
-            f.counts[h * SHARE_COUNTS + RADIX + 1] += f.counts[h * SHARE_COUNTS + d + 1];
-        prefix = prefix << 8 | d;
-        if (step == 3) {
-            rank = prefix;
-            prefix = 0;
-        }
-        __syncthreads();
-    }
-    if (digit != 0)
-        return;
-    const int last = (int)*found;
-    int64_t left = want;
-    for (int h = 0; h < n_heads; h++) {
-        f.kept[h] = evict_head_slots(&f.a.limits, f.counts[h * SHARE_COUNTS + RADIX + 1]);
-        left -= f.kept[h];
-    }
-    for (int h = n_heads - 1; h >= 0; h--) {
-        const int *own = f.counts + h * SHARE_COUNTS;
-        const int equal = own[last] - own[last + 1];
-        if (left <= 0 || evict_head_slots(&f.a.limits, own[RADIX + 1] + equal) == f.kept[h])
-            continue;
-        f.kept[h]++;
-        left--;
-    }
-}
-
 /* How many threads before this one say yes; *total: of the block. */
 DEVICE int block_rank(int yes, int *counts, int *total)
 {
@@ -532,7 +431,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
     const int64_t meta = (int64_t)head * kv.slots_cap;
     const struct evict_score mode = evict_score_of(f.a.evict.policy);
     struct threshold t = {0, 0};
-    const int n_out = f.kept ? n - f.kept[head] : f.n_out;
+    const int n_out = f.n_out;
     if (n_out > 0)
         t = keep_threshold(&f, keys, n_out, counts, found);
     int n_equal = 0, n_kept = 0, n_live = 0, total;
@@ -566,13 +465,6 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
         if (kv.slot_trait)
             kv.slot_trait[at] = kept_trait(&f.a, &mode, head, pos);
     }
-    for (int slot = n_kept + (int)threadIdx.x; slot < f.n_slots && f.kept; slot += SELECT_THREADS) {
-        f.from[head * f.n_pad + slot] = EVICT_EMPTY;
-        kv.slot_pos[meta + slot] = EVICT_EMPTY;
-        kv.slot_score[meta + slot] = 0.0f;
-        if (kv.slot_trait)
-            kv.slot_trait[meta + slot] = 0.0f;
-    }
     const int n_pages = (f.n_slots + PAGE_SLOTS - 1) / PAGE_SLOTS;
     for (int page = (int)threadIdx.x; page < n_pages && head == 0; page += SELECT_THREADS)
         atomicOr((unsigned long long *)&kv.dirty[page / 64], 1ull << page % 64);
@@ -591,8 +483,6 @@ struct kept_source {
     }
     __device__ float operator()(int of_v, int slot, int d) const
     {
-        if (pos[slot] < 0)
-            return 0.0f; // empty
         return kept_vector_at(args, head, pos[slot], of_v)(d);
     }
 };
@@ -659,11 +549,6 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
     const int64_t key_bytes = round_up(4 * heads * f.n_pad, 64);
     f.from = (int32_t *)((uint8_t *)args->scratch + key_bytes);
     f.views = (struct evict_view *)((uint8_t *)args->scratch + 2 * key_bytes);
-    if (evict_uneven(&args->limits)) {
-        f.kept = (int *)((uint8_t *)args->scratch +
-                         cuda_prompt_keep_scratch_bytes(ops, args->n_prompt, (int)heads, 0));
-        f.counts = f.kept + heads;
-    }
     const int64_t pages = ceil_div(f.n_slots, PAGE_SLOTS) + ceil_div(f.n_ring, PAGE_SLOTS);
     (void)ops;
     const struct evict_score mode = evict_score_of(args->evict.policy);
@@ -678,8 +563,6 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
         LAUNCH(keep_view, heads, SELECT_THREADS, view_shared(), stream, f);
     if (f.n_out > 0)
         LAUNCH(keep_rank, heads, SELECT_THREADS, 0, stream, f);
-    if (f.kept)
-        LAUNCH(keep_share, 1, SELECT_THREADS, share_shared(), stream, f);
     LAUNCH(keep_select, heads, SELECT_THREADS, select_shared(), stream, f);
     LAUNCH(keep_write, dim3((unsigned)pages, heads), WRITE_THREADS, write_shared(), stream, f);
 }

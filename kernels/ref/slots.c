@@ -219,8 +219,7 @@ static int forced_room(const struct attend_forced_args *a, const struct forced_s
                        const struct incoming *in, int *pos, struct evict_event *event)
 {
     int slot = in->pos < 0 ? -1 : kv->n_slots;
-    if (a->evict.policy == EVICT_FULL ||
-        (!evict_uneven(&s->limits) && live_slots(kv, first, now) < s->limits.budget))
+    if (a->evict.policy == EVICT_FULL || live_slots(kv, first, now) < s->limits.budget)
         return slot;
     int victim = forced_victim(a, s, kv, first, last, now, own, in, event);
     if (!a->evict.simulate)
@@ -443,76 +442,19 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks,
     return best;
 }
 
-/* A head's marks before and after n of its tokens have gone. */
-static void marks_fill(int32_t *marks, int n_prompt)
-{
-    for (int pos = 0; pos < n_prompt; pos++)
-        marks[pos] = pos;
-}
-
+/* marks [n_prompt] of a head: each position itself; ~position of the n that go first. */
 static void marks_cut(const struct prompt_keep_args *a, int32_t *marks,
                       const struct evict_view *views, int head, int n)
 {
+    for (int pos = 0; pos < a->n_prompt; pos++)
+        marks[pos] = pos;
     for (; n > 0; n--) {
         int pos = keep_victim(a, marks, views, head);
         marks[pos] = ~pos;
     }
 }
 
-/* The rank of a position of a head that shares its budget. */
-static float shared_rank(const struct prompt_keep_args *a, const struct evict_view *views, int head,
-                         int pos)
-{
-    const struct evict_score mode = evict_score_of(a->evict.policy);
-    const int group = a->n_heads / a->from.n_kv_heads;
-    const float value =
-        evict_score_value(&mode, &views[head], group, kept_score(a, &mode, head, pos),
-                          kept_trait(a, &mode, head, pos));
-    return evict_rank(a->evict.policy, &a->limits, value, pos, a->n_prompt - 1);
-}
-
-/* Of heads that hold more than they are sure of the one whose next to go goes first. */
-static int shared_victim(const struct prompt_keep_args *a, const int32_t *marks, const int32_t *n,
-                         const struct evict_view *views)
-{
-    int best = -1, best_pos = 0;
-    float best_rank = 0;
-    for (int h = 0; h < a->from.n_kv_heads; h++) {
-        if (n[h] <= a->limits.sure)
-            continue;
-        const int pos = keep_victim(a, marks + (int64_t)h * a->n_prompt, views, h);
-        const float rank = shared_rank(a, views, h, pos);
-        if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
-            best = h;
-            best_pos = pos;
-            best_rank = rank;
-        }
-    }
-    CHECK(best >= 0);
-    return best;
-}
-
-/* marks [n_kv_heads, n_prompt], then room for counts: every head down to what it may have at most,
- * then whoever goes first of them all. */
-static void marks_share(const struct prompt_keep_args *a, int32_t *marks,
-                        const struct evict_view *views)
-{
-    const int n_heads = a->from.n_kv_heads, most = evict_row_slots(&a->limits);
-    int32_t *n = marks + (int64_t)n_heads * a->n_prompt;
-    for (int h = 0; h < n_heads; h++) {
-        int32_t *own = marks + (int64_t)h * a->n_prompt;
-        marks_fill(own, a->n_prompt);
-        marks_cut(a, own, views, h, a->n_prompt - most);
-        n[h] = most;
-    }
-    for (int64_t all = (int64_t)n_heads * most; all > (int64_t)n_heads * a->limits.budget; all--) {
-        const int head = shared_victim(a, marks, n, views);
-        marks_cut(a, marks + (int64_t)head * a->n_prompt, views, head, 1);
-        n[head]--;
-    }
-}
-
-/* Writes what a head keeps; slots that are left are empty. */
+/* Writes what a head keeps. */
 static void keep_marked(const struct prompt_keep_args *a, const struct kv_row *kv,
                         const int32_t *marks, int h)
 {
@@ -532,22 +474,14 @@ static void keep_marked(const struct prompt_keep_args *a, const struct kv_row *k
         slot_put(kv, page_slot(kv, h, slot), h, k, v, marks[pos], score, trait);
         mark_dirty(kv, slot++);
     }
-    memset(k, 0, sizeof k);
-    for (; slot < kv->n_slots; slot++) {
-        slot_put(kv, page_slot(kv, h, slot), h, k, k, EVICT_EMPTY, 0, 0);
-        mark_dirty(kv, slot);
-    }
 }
 
 void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
 {
     (void)ops;
     struct kv_row row = kv_row_at(&a->kv, a->row, &a->limits, 0);
-    struct evict_view *views = a->scratch; // [n_kv_heads]
-    /* Of each position itself, or ~position once it is gone: [n_prompt] of the head at hand, or of
-     * all heads that share. */
-    int32_t *marks = (int32_t *)(void *)(views + a->from.n_kv_heads);
-    const int shares = evict_uneven(&a->limits);
+    struct evict_view *views = a->scratch;                            // [n_kv_heads]
+    int32_t *marks = (int32_t *)(void *)(views + a->from.n_kv_heads); // [n_prompt] of a head
     CHECK(a->from.head_dim <= HEAD_DIM_MAX);
     row.n_slots = evict_slots_after(&a->evict, &a->limits, row.ring_slots, 0, 0, a->n_prompt);
     for (int h = 0; h < a->from.n_kv_heads; h++) {
@@ -557,15 +491,9 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     }
     for (int h = 0; h < a->from.n_kv_heads; h++)
         views[h] = kept_view(a, h);
-    if (shares)
-        marks_share(a, marks, views);
     for (int h = 0; h < a->from.n_kv_heads; h++) {
-        int32_t *own = marks + (shares ? (int64_t)h * a->n_prompt : 0);
-        if (!shares) {
-            marks_fill(own, a->n_prompt);
-            marks_cut(a, own, views, h, a->n_prompt - a->limits.budget);
-        }
-        keep_marked(a, &row, own, h);
+        marks_cut(a, marks, views, h, a->n_prompt - a->limits.budget);
+        keep_marked(a, &row, marks, h);
     }
     ref_ranks(&row, a->n_prompt);
 }
