@@ -131,7 +131,6 @@ void forced_fill_spans(const struct forced_bench *b, struct forced_span *spans, 
                                  .n_slots = b->slots - ring_slots_of(b, &limits) - (evicts ? 0 : 1),
                                  .n = 1,
                                  .pos = evicts ? pos : b->slots - 1,
-                                 .n_prompt = b->slots,
                                  .token = r,
                                  .limits = limits};
 }

@@ -21,10 +21,7 @@
  *      exps weights is multiplied by what the query is worth before; where scores are bits, the
  *      chain is of one query. A query whose weights are no
  *      numbers adds nothing to the scores, in spans as in prompts; there a score is one fused
- *      multiply-add: the old one times what is kept of it, and the weights of all heads. Noise
- *      (kernels/score.h) is for spans, and of a KV head: what comes out of that chain is noised and
- *      summed as exps are, splits in order and the own one last, and what makes it add up to the
- *      number of its query heads (of those whose weights are numbers) is multiplied in;
+ *      multiply-add: the old one times what is kept of it, and the weights of all heads;
  *   e. logits are reduced in vocabulary tiles of 4,096;
  *   f. under COMPUTE_F32 each link of a chain is a fused multiply-add, sums in norms and softmax
  *      run in 16 lanes joined in one fixed tree (so do a token's own logit and the sums of q that
@@ -472,12 +469,11 @@ static inline int kv_ring_used(const struct kv_row *kv, int pos)
  * is rounded to bf16, and where the set multiplies pairs of bf16 the weights of V are as well
  * (scores are not). */
 struct forced_span {
-    int row;      // of kv
-    int n_slots;  // of its pages in use before; evict_slots_after() says how many after
-    int n;        // tokens
-    int pos;      // true position of the first
-    int n_prompt; // tokens of the row's prompt: under noise they say how far decode is
-    int token;    // row of q, k, v, out and events of the first
+    int row;     // of kv
+    int n_slots; // of its pages in use before; evict_slots_after() says how many after
+    int n;       // tokens
+    int pos;     // true position of the first
+    int token;   // row of q, k, v, out and events of the first
     struct evict_row limits;
 };
 struct attend_forced_args {

@@ -1,9 +1,8 @@
 /* kernels/score.h - what eviction's scores need of kernels/math.h: the trait of a slot, made of its
- * key and value, the anchors that these are held against, and noise for weights. The same bits
- * everywhere.
+ * key and value, and the anchors that these are held against. The same bits everywhere.
  *
  * Owns: the sums, and their scalar form. Refuses: what a trait is for (policy/evict_score.h);
- * kernels/cuda repeats the sums over lanes, kernels/cpu the noise. */
+ * kernels/cuda repeats the sums over lanes. */
 #ifndef KERNELS_SCORE_H
 #define KERNELS_SCORE_H
 
@@ -229,58 +228,6 @@ static inline void score_lag_ranks(float *of_keys, float *of_values, int lag, fl
             before += evict_before(of_keys[j], j, of_keys[i], i);
         scores[i] = evict_lag_rank(before, lag);
     }
-}
-
-/* ---- noise (policy/evict_keyformer.h) ---- */
-
-/* Weights that come out below this become 0: logarithms and exps need no care about what is smaller
- * still. */
-#define SCORE_WEIGHT_MIN 0x1p-120f
-
-static inline uint64_t score_noise_key(int now, int kv_head)
-{
-    return mix64((uint64_t)(uint32_t)now << 32 | (uint32_t)kv_head);
-}
-
-/* 32 bits for a position, by the key of a query. They have to look unlike those of its neighbours,
- * though these differ in the lowest bits only: multiplying carries a bit up, shifting brings it
- * down again, so that two rounds bring each to all. Each step can be undone, so positions do not
- * collide. A half of the key comes in before the rounds, the other between, so that no query has
- * the sequence of another one in another order. */
-#define SCORE_NOISE_FIRST  0x7feb352du
-#define SCORE_NOISE_SECOND 0x846ca68bu
-static inline uint32_t score_noise_bits(uint64_t key, int pos)
-{
-    uint32_t x = (uint32_t)pos ^ (uint32_t)key;
-    x = (x ^ (x >> 16)) * SCORE_NOISE_FIRST;
-    x = x ^ (uint32_t)(key >> 32);
-    x = (x ^ (x >> 15)) * SCORE_NOISE_SECOND;
-    return x ^ (x >> 16);
-}
-
-/* exp(-g) for the Gumbel noise g of the query that has the key, on the slot of position pos: -log
- * u, u in (0, 1) of 23 bits, which is exact, and neither 0 nor 1. */
-static inline float score_noise(uint64_t key, int pos)
-{
-    const float u = ((float)(score_noise_bits(key, pos) >> 9) + 0.5f) * 0x1p-23f;
-    return 0.0f - math_log(u);
-}
-
-/* What becomes of an attention weight a, before all of a KV head are made to sum up to what they
- * should: exp((log a + g) / tau), noise as above, with one logarithm less. */
-static inline float score_noised(float weight, float noise, float sharpness)
-{
-    const float noised = weight / noise;
-    if (noised < SCORE_WEIGHT_MIN)
-        return 0;
-    return math_exp(math_log(noised) * sharpness);
-}
-
-/* What makes them sum up to the number of query heads that they come from; 0 where there are none.
- */
-static inline float score_noised_scale(float sum, int heads)
-{
-    return sum > 0.0f ? (float)heads / sum : 0.0f;
 }
 
 #endif

@@ -24,7 +24,6 @@
 #include "policy/evict_h2o_hf.h"
 #include "policy/evict_h2o_mean.h"
 #include "policy/evict_keydiff.h"
-#include "policy/evict_keyformer.h"
 #include "policy/evict_knorm.h"
 #include "policy/evict_lagkv.h"
 #include "policy/evict_qhitter.h"
@@ -91,8 +90,6 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
       EVICT_RKV_SCORE, 4, 0.5, HEAD)                                                               \
     X(CAOTE, "caote", "the token whose loss changes the output least", evict_caote_rank,           \
       EVICT_CAOTE_SCORE, 4, 0.5, HEAD)                                                             \
-    X(KEYFORMER, "keyformer", "the least summed attention with noise added", evict_keyformer_rank, \
-      EVICT_KEYFORMER_SCORE, 0, 0.3, HEAD)                                                         \
     X(STRIDED, "strided", "the oldest, but every s-th token stays", evict_strided_rank,            \
       EVICT_SCORE_NONE, 0, 0.5, HEAD)                                                              \
     X(STRIDED_H2O, "strided-h2o", "the least summed attention, but every s-th token stays",        \
@@ -186,8 +183,7 @@ static inline int evict_policy_scores(int policy)
 static inline int evict_prompt_scores(int policy)
 {
     const int source = evict_score_of(policy).source;
-    return source == EVICT_WEIGHTS || source == EVICT_GAPPED || source == EVICT_NOISY ||
-           source == EVICT_HITS;
+    return source == EVICT_WEIGHTS || source == EVICT_GAPPED || source == EVICT_HITS;
 }
 
 /* 1: and of the weights of every token under decode's rule. */

@@ -327,7 +327,6 @@ static inline void rows_forced(const struct ops *ops, const struct model *m,
                                         .n_slots = r->kv.n_slots,
                                         .n = n,
                                         .pos = first,
-                                        .n_prompt = r->n_prompt,
                                         .token = (int)at,
                                         .limits = r->limits};
         int slots =
@@ -508,8 +507,6 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_RKV, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
     {{.policy = EVICT_CAOTE}, {40, 18, 4}},
     {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
-    {{.policy = EVICT_KEYFORMER}, {40, 12, 0}},
-    {{.policy = EVICT_KEYFORMER, .scope = EVICT_SCOPE_LAYER}, {36, 4, 2}},
     {{.policy = EVICT_STRIDED}, {40, 20, 0}},
     {{.policy = EVICT_STRIDED_H2O}, {40, 10, 2}},
     {{.policy = EVICT_FIXED, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},

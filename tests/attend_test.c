@@ -34,7 +34,6 @@ static void forced_splits_equal_ref(void **state)
         {250, 12, {{.policy = EVICT_FULL}, {INT32_MAX, INT32_MAX, 0}}},
         {300, 12, {{.policy = EVICT_H2O}, {290, 100, 0}}},
         {300, 12, {{.policy = EVICT_QHITTER}, {290, 100, 0}}},
-        {300, 12, {{.policy = EVICT_KEYFORMER}, {290, 100, 0}}},
         {300, 12, {{.policy = EVICT_H2O_HF}, {290, 100, 0}}},
         {300, 12, {{.policy = EVICT_RKV}, {290, 100, 0}}},
         {300, 12, {{.policy = EVICT_CAOTE}, {290, 100, 0}}},
@@ -87,7 +86,6 @@ static void threads_do_not_show(void **state)
         {{.policy = EVICT_H2O}, {540, 100, 0}},
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
-        {{.policy = EVICT_KEYFORMER}, {540, 100, 0}},
         {{.policy = EVICT_H2O_HF}, {540, 100, 0}},
         {{.policy = EVICT_RKV}, {540, 100, 4}},
         {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {530, 100, 0}},
@@ -590,7 +588,7 @@ static void a_nan_query_adds_nothing(void **state)
             {
                 struct ops ops = {.isa = isa, .compute = f ? COMPUTE_F32 : COMPUTE_BF16};
                 struct evict_row limits = {70, 30, 0};
-                struct evict e = {.policy = f ? EVICT_KEYFORMER : EVICT_H2O};
+                struct evict e = {.policy = f ? EVICT_EMA : EVICT_H2O};
                 struct row want = row_run(&ops, &m, &good, e, limits, 64, 7);
                 struct row got = row_run(&ops, &m, &bad, e, limits, 64, 7);
                 int64_t half = got.kv.slots_cap;

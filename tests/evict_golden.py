@@ -83,8 +83,6 @@ FULL_SET += [
     ("caote", None, "48", {}),
     ("caote", "layer", "0.4", {"recent": "8", "sink": 0}),
     ("heavy", None, "48", {}),
-    ("keyformer", None, "48", {}),
-    ("keyformer", "layer", "0.4", {"recent": "8"}),
     ("strided", None, "48", {}),
     ("strided", "layer", "33", {"recent": "8", "sink": 1}),
     ("strided-h2o", None, "48", {}),
@@ -110,7 +108,6 @@ SLOT_SET = [
         ("lagkv", None, "40", {"recent": "8"}),
         ("qhitter", None, "40", {"recent": "8"}),
         ("r-kv", None, "40", {"recent": "8"}),
-        ("keyformer", "layer", "48", {}),
     )
 ]
 SMALL_SET = [("h2o", "head", "48", {}), ("h2o-mean", "layer", "0.4", {})]

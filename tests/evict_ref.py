@@ -467,7 +467,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
         logits[np.broadcast_to(hidden[:, None], logits.shape)] = -np.inf
         w = softmax(logits, sink)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
-        given = rule.seen(w, pos[:, :m], i)
+        given = w.sum(1)
         own = None if own_scores is None else own_scores[:, i]
         score[:, :m] = rule.next_scores(score[:, :m], given, own, first + i)
         held = live[0, :m].sum() if simulate else m

@@ -30,7 +30,6 @@ POLICIES = {
     "qhitter": (4, 0.5, "head"),
     "r-kv": (4, 0.5, "head"),
     "caote": (4, 0.5, "head"),
-    "keyformer": (0, 0.3, "head"),
     "strided": (0, 0.5, "head"),
     "strided-h2o": (0, 0.5, "head"),
     "fixed": (0, 0.5, "head"),
@@ -67,29 +66,6 @@ def anchors_of(keys):
 def alike(keys, anchors):
     """Their cosines."""
     return (unit(keys) * unit(anchors)).sum(-1)
-
-
-def mix32(x, key):
-    """32 bits for positions x, by keys of 64 bits: two rounds, a half of the key before each."""
-    x = x ^ (key & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-    x = (x ^ x >> np.uint32(16)) * np.uint32(0x7FEB352D) ^ (key >> np.uint64(32)).astype(np.uint32)
-    x = (x ^ x >> np.uint32(15)) * np.uint32(0x846CA68B)
-    return x ^ x >> np.uint32(16)
-
-
-def mix64(x):
-    """splitmix64's finisher, of arrays of uint64."""
-    x = x + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return x ^ x >> np.uint64(31)
-
-
-def gumbel(now, pos):
-    """Noise of the query at `now` on slots of positions pos [KV heads, slots]: 23 bits of a hash as a number in (0, 1)."""
-    key = mix64(np.arange(len(pos), dtype=np.uint64)[:, None] + np.uint64(now << 32))
-    u = ((mix32(pos.astype(np.uint32), key) >> np.uint32(9)) + 0.5) * 2.0**-23
-    return -np.log(-np.log(u))
 
 
 class Rule:
@@ -201,17 +177,6 @@ class Rule:
             sums = np.cumsum(np.concatenate([prompt[1], values]), 0)[n:]
             return np.linalg.norm(values - sums / np.arange(n + 1, n + 1 + len(values))[:, None, None], axis=-1).T
         return self.traits(keys, values)
-
-    def seen(self, weights, pos, step):
-        """weights [KV heads, group, slots] of the step-th token behind a prompt, pos [KV heads, slots] with its own the
-        last -> what each slot is given [KV heads, slots]: under noise as much in all."""
-        given = weights.sum(1)
-        if self.policy != "keyformer":
-            return given
-        with np.errstate(divide="ignore"):  # of masked slots
-            x = (np.log(given) + gumbel(int(pos[0, -1]), pos)) / (1 + 0.01 * min(step, 100))
-        e = np.exp(x - x.max(-1, keepdims=True))
-        return weights.shape[1] * e / e.sum(-1, keepdims=True)
 
     def own_scores(self, prompt, keys):
         """Of tokens behind a prompt the scores that their keys alone make [KV heads, tokens]; None: weights make them."""

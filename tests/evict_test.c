@@ -37,7 +37,6 @@ static void defaults_are_the_policys(void **state)
     expect_row(EVICT_RKV, 64, 32, 4);
     expect_row(EVICT_CAOTE, 64, 32, 4);
     expect_row(EVICT_HEAVY, 64, 1, 0);
-    expect_row(EVICT_KEYFORMER, 64, 19, 0);
     expect_row(EVICT_SCISSORHANDS, 20, 20, 0); // a count gives way to the budget
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
         const int layer = policy == EVICT_TOVA || policy == EVICT_BLOCKS;
@@ -202,17 +201,6 @@ static void outputs_are_lost(void **state)
     assert_true(!evict_prompt_scores(EVICT_KEYDIFF) && !evict_decode_scores(EVICT_KEYDIFF));
 }
 
-/* The noise of Keyformer fades to half its strength in 100 tokens and stays there. */
-static void noise_fades(void **state)
-{
-    (void)state;
-    assert_true(evict_keyformer_sharpness(0) == 1);
-    assert_true(fabsf(evict_keyformer_sharpness(50) - 1 / 1.5f) < 1e-6f);
-    assert_true(evict_keyformer_sharpness(100) == 0.5f);
-    assert_true(evict_keyformer_sharpness(100000) == 0.5f);
-    assert_true(evict_prompt_scores(EVICT_KEYFORMER) && evict_decode_scores(EVICT_KEYFORMER));
-}
-
 /* h2o-hf hides who has just left the window once a row has had more tokens than its budget: with H
  * = R = 4 a token at 20 does not see 16. */
 static void the_gap_is_behind_the_window(void **state)
@@ -294,7 +282,6 @@ int main(void)
         cmocka_unit_test(traits_count),
         cmocka_unit_test(chunks_follow_the_budget),
         cmocka_unit_test(outputs_are_lost),
-        cmocka_unit_test(noise_fades),
         cmocka_unit_test(the_gap_is_behind_the_window),
         cmocka_unit_test(patterns_fit),
         cmocka_unit_test(rows_go_on_by_slot),

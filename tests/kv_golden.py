@@ -97,7 +97,6 @@ CONFIGS = {
         ("r-kv", None, "48", {}),
         ("caote", None, "40", {"recent": "8"}),
         ("keydiff", "layer", "40", {"recent": "8"}),
-        ("keyformer", "layer", "40", {"recent": "8"}),
         ("strided", None, "48", {}),
         ("window", "head", "36", {"recent": "0"}),
         ("h2o", "head", "40", {"recent": "16", **SLOT}),

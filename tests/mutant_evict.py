@@ -63,7 +63,7 @@ ROW_H, SLOTS_C, SLOTS_CU = "policy/evict_row.h", "kernels/cpu/slots.c", "kernels
 fault("scores of empty slots are in view", EVICT_INC, "i + 16 <= s.n && u->n_live == n_all; i += 16)", "i + 16 <= s.n && n_all > 0; i += 16)",
       "attend_test")
 
-# ---- traits and noise
+# ---- traits
 
 TRAITS = "trait_test"
 fault("a value's norm does not count", SCORE_H, "return score * trait;", "return score + 0 * trait;", "evict_test")
@@ -71,26 +71,10 @@ fault("what codes lose counts for a slot", SCORE_H, "(1.0f - share) * (1.0f - ev
       "evict_test", GOLDEN)
 fault("the greatest trait is not joined", SCORE_H, "        view->trait_max = other->trait_max;", "        view->trait_max = view->trait_max;",
       "evict_test")
-fault("tau does not end at 2", "policy/evict_keyformer.h", "step < EVICT_KEYFORMER_STEPS ? step : EVICT_KEYFORMER_STEPS", "step",
-      "evict_test")
 fault("nobody lays out traits", "policy/layout.c", "if (evict_policy_trait(b->evict->policy))\n", "if (0)\n", GOLDEN)
-fault("decode's steps are counted from position 0", "engine/line/layer_decode.c",
-      "                                .n_prompt = row->request->n_prompt,\n", "", GOLDEN)
 fault("codes of a trait are cut, not rounded", "kernels/score.h", "off * s->inverse + 0.5f", "off * s->inverse + 0.0f", TRAITS)
 fault("a value's codes lose nothing", "kernels/score.h", "return score_code_error(k, n) + score_code_error(v, n);",
       "return score_code_error(k, n) + 0 * score_code_error(v, n);", TRAITS)
-fault("noise is that of all queries", "kernels/score.h", "mix64((uint64_t)(uint32_t)now << 32 | (uint32_t)kv_head)",
-      "mix64((uint32_t)kv_head + 0ull * (uint32_t)now)", GOLDEN)
-fault("weights under noise do not add up to 1", "kernels/score.h", "return sum > 0.0f ? (float)heads / sum : 0.0f;",
-      "return sum > 0.0f ? 1.0f : 0.0f;", TRAITS)
-fault("a query head that is no number has its share under noise", EVICT_INC, "n_rows += row_weighs(u, r);", "n_rows += row_weighs(u, r) | 1;", TRAITS)
-fault("noise is of the first query head's weights", EVICT_INC, "weights_sum(u, u->group, x + slot, weight);",
-      "weights_sum(u, 1, x + slot, weight);", TRAITS)
-fault("noise of 32 bits loses half of the key", "kernels/score.h", "x = x ^ (uint32_t)(key >> 32);", "(void)key;", GOLDEN)
-fault("attend_evict.cu: noise is not of the group", EVICT_CU, "score_noised(group_column(f, unit, split, slot),",
-      "score_noised(f->exps[row0 * SPLIT + slot],", SIMT_ATTEND)
-fault("noise is not divided by tau", "kernels/score.h", "return math_exp(math_log(noised) * sharpness);",
-      "return math_exp(math_log(weight) * sharpness) / noise;", "attend_test")
 fault("a written slot keeps the victim's trait", EVICT_INC, "            kv->slot_trait[meta + slot] = trait;", "            (void)trait;",
       TRAITS)
 fault("who leaves the ring takes the newest token's trait along", EVICT_INC,
@@ -103,8 +87,6 @@ fault("masked slots are in view", EVICT_INC, "            if (kv->slot_pos[at + 
       "            if (kv->slot_pos[at + i] != INT32_MIN)\n                evict_view_add", "attend_test")
 fault("all heads have the first one's view", EVICT_INC, "const struct evict_view *view = &u->view[head];",
       "const struct evict_view *view = &u->view[0];", "attend_test")
-fault("noise of the head after", EVICT_INC, "score_noise_key(now, u->head + head)", "score_noise_key(now, u->head + head + 1)",
-      "attend_test")
 
 # ---- anchors and lags
 
@@ -145,14 +127,6 @@ fault("slots.cu: an anchor's next tile begins before all have read", "kernels/cu
 fault("slots.cu: a chunk's values are its keys", "kernels/cuda/slots.cu", "kept_vector_at(a, head, first + token, v)", "kept_vector_at(a, head, first + token, 0)",
       SIMT_ATTEND)
 
-fault("attend_evict.cu: every head has the first one's noise", EVICT_CU, "score_noise_key(t.now, head)", "score_noise_key(t.now, 0)",
-      SIMT_ATTEND)
-fault("attend_evict.cu: noised weights of the last split are left out", EVICT_CU,
-      "for (int split = 0; split < t.n_splits; split++)\n        sum = sum", "for (int split = 0; split + 1 < t.n_splits; split++)\n        sum = sum",
-      SIMT_ATTEND)
-fault("attend_evict.cu: splits are added up before all are noised", EVICT_CU,
-      "    __syncthreads();\n    if (threadIdx.x != 0)\n        return;\n    float own = 0.0f, sum", "    if (threadIdx.x != 0)\n        return;\n    float own = 0.0f, sum",
-      SIMT_ATTEND)
 fault("attend.cuh: the first split is the view", ATTEND_CUH, "i < t->n_splits; i++)\n        evict_view_join",
       "i < 1; i++)\n        evict_view_join", SIMT_ATTEND)
 fault("attend_join.cu: who leaves the ring counts by the newest token's trait", JOIN_CU,

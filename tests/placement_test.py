@@ -91,7 +91,6 @@ POLICIES = {
     "r-kv": ["--kv-policy", "r-kv", "--kv-budget", "64"],
     "lagkv, q4": ["--kv-policy", "lagkv", "--kv-budget", "48", "--kv-format", "q4"],
     "keydiff, q8": ["--kv-policy", "keydiff", "--kv-budget", "48", "--kv-format", "q8"],
-    "keyformer, layer scope, q8": ["--kv-policy", "keyformer", "--kv-budget", "48", "--kv-scope", "layer", "--kv-format", "q8"],
     "h2o-hf, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "24", "--kv-recent", "8", "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
@@ -568,7 +567,7 @@ def forced(bench):
     r = random.Random(9)
     forced_case.stopped = forced_case.shorter = 0
     long_ones = set()
-    for i, policy in enumerate(("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands", "keyformer", "keydiff", "caote")):
+    for i, policy in enumerate(("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands", "keydiff", "caote")):
         for compute in pick((("bf16", "f32")[i % 2],), ("bf16", "f32")):
             for scope in ("head", "layer") if policy.startswith(("h2o", "ema")) else ("head",):
                 budget = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget",

@@ -180,7 +180,6 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
         {{.policy = EVICT_STREAMING, .simulate = 1}, {40, 36, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
-        {{.policy = EVICT_KEYFORMER}, {258, 100, 0}},
         {{.policy = EVICT_KNORM}, {40, 12, 4}},
         {{.policy = EVICT_RKV}, {258, 100, 0}},
         {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
@@ -246,7 +245,7 @@ static void what_is_no_number(void **state)
     (void)state;
     for (int i = 0; i < 4; i++) {
         const struct model m = {4, 2, 32, KV_F32, i % 2 ? KV_Q4 : KV_F32};
-        struct scenario c = {{.policy = i % 2 ? EVICT_KEYFORMER : EVICT_H2O}, {40, 10, 0}};
+        struct scenario c = {{.policy = i % 2 ? EVICT_EMA : EVICT_H2O}, {40, 10, 0}};
         struct tokens t = tokens_make(&m, 60, 980);
         const struct tokens *ts[] = {&t};
         struct ops exact = {.isa = ISA_EXACT, .compute = COMPUTE_F32}, ops = exact;

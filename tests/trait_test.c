@@ -1,4 +1,4 @@
-/* tests/trait_test.c - what slots carry beside their score, anchors, and noise: each held to sums
+/* tests/trait_test.c - what slots carry beside their score, and anchors: each held to sums
  * over the tokens themselves, whatever way a token's slot has gone. Whether kernels agree is
  * attend_test's. */
 #include "kernels/score.h"
@@ -211,65 +211,12 @@ static void lags_are_ranks_of_spreads(void **state)
     tokens_free(&t);
 }
 
-/* Under noise a token gives softmax((log a + noise) / tau), times the query heads that it has, to
- * every slot and itself, a what they give it together: here in double. The second head of one token
- * is no number. */
-static void noise_is_of_the_group(void **state)
-{
-    (void)state;
-    enum { N = 40, PROMPT = 20, BAD = 30 };
-    static const struct model plain = {2, 1, 16, KV_F32, KV_F32};
-    float weights[N];
-    for (int i = 0; i < N; i++)
-        weights[i] = (float)(i * 7 % 11 + 1) / 16;
-    struct tokens t = tokens_make(&plain, N, 1);
-    for (int i = 0; i < N; i++) {
-        memset(t.q + i * t.q_stride, 0, 32 * sizeof *t.q);
-        memset(t.k + i * t.kv_stride, 0, 16 * sizeof *t.k);
-        t.q[i * t.q_stride] = 5; // times the scale of 0.2
-        t.q[i * t.q_stride + 16] = i == BAD ? NAN : 10;
-        t.k[i * t.kv_stride] = logf(weights[i]);
-    }
-    FOR_EACH_ISA(isa)
-    {
-        struct ops ops = {.isa = isa, .compute = COMPUTE_F32};
-        struct row r = row_run(&ops, &plain, &t, (struct evict){.policy = EVICT_KEYFORMER},
-                               (struct evict_row){.budget = N, .recent = 1}, PROMPT, 3);
-        double want[N] = {0};
-        for (int now = 0; now < N; now++) {
-            const double tau = 1 + 0.01 * (now - PROMPT);
-            double given[N], sum = 0, sums[2] = {0};
-            for (int pos = 0; pos <= now; pos++) {
-                sums[0] += (double)weights[pos];
-                sums[1] += (double)(weights[pos] * weights[pos]);
-            }
-            for (int pos = 0; pos <= now; pos++) {
-                given[pos] = (double)weights[pos] / sums[0];
-                if (now != BAD)
-                    given[pos] += (double)(weights[pos] * weights[pos]) / sums[1];
-                if (now >= PROMPT)
-                    given[pos] = exp(
-                        (log(given[pos]) - log((double)score_noise(score_noise_key(now, 0), pos))) /
-                        tau);
-                sum += given[pos];
-            }
-            for (int pos = 0; pos <= now; pos++)
-                want[pos] += (now == BAD ? 1 : 2) * given[pos] / sum;
-        }
-        for (int slot = 0; slot < N; slot++)
-            assert_true(fabs((double)r.kv.slot_score[slot] - want[slot]) < 1e-5);
-        row_free(&r);
-    }
-    tokens_free(&t);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(traits_are_of_their_tokens),
         cmocka_unit_test(anchors_are_chains),
         cmocka_unit_test(lags_are_ranks_of_spreads),
-        cmocka_unit_test(noise_is_of_the_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

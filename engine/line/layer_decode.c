@@ -186,7 +186,6 @@ static struct forced_span forced_span(const struct layer_work *w, const struct b
                                 .n_slots = layer_slots(w, row, pos - row->n_done),
                                 .n = c->n,
                                 .pos = pos,
-                                .n_prompt = row->request->n_prompt,
                                 .token = token,
                                 .limits = layer_limits(w, row)};
 }

@@ -12,7 +12,6 @@
  *   score  (split, KV head, span)  weights onto scores, and each split's first to go
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
  * Between join and score what only some policies have:
- *   noise  (KV head, span)         the group's weights under noise
  *   trait  (KV head, span)         that of the new token
  *   view   (split, KV head, span)  weights onto scores already, and where scores and traits lie
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same
@@ -43,7 +42,7 @@
 
 /* ---- split: up to 256 slots of pages, or the ring ---- */
 
-#define VALUE_DIMS   128       // dimensions of V at a time: two groups of codes
+#define VALUE_DIMS   128        // dimensions of V at a time: two groups of codes
 #define STAGES_BYTES (16 << 10) // of shared memory for V
 
 /* How V of a format comes: in chunks of slots of one page, of which each thread copies 16 bytes. */
@@ -482,8 +481,7 @@ static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_units, 
 {
     int64_t at[N_FORCED_ARRAYS + 1] = {0};
     for (int i = 0; i < N_FORCED_ARRAYS; i++)
-        at[i + 1] =
-            at[i] + round_up(n_units * forced_unit_bytes(i, group, head_dim, scores), 64);
+        at[i + 1] = at[i] + round_up(n_units * forced_unit_bytes(i, group, head_dim, scores), 64);
     if (f) {
         f->max = (float *)(base + at[FORCED_MAX]);
         f->sum = (float *)(base + at[FORCED_SUM]);

@@ -1,13 +1,11 @@
 /* kernels/cuda/attend_evict.cu - after the sums of a token: its scores, and the first to go of each
  * split.
  *
- * Owns: launches noise, trait, view and score of attend.cu. Refuses: what a policy means
+ * Owns: launches trait, view and score of attend.cu. Refuses: what a policy means
  * (policy/evict.h), where the token is stored (attend_join.cu). */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/attend.cuh"
-
-/* ---- noise ---- */
 
 /* What this token's query heads give a slot: one chain over them. */
 DEVICE float group_column(const struct forced *f, int64_t unit, int split, int slot)
@@ -22,63 +20,6 @@ DEVICE float group_column(const struct forced *f, int64_t unit, int split, int s
                 fmaf(f->exps[(row0 + r) * SPLIT + slot], f->weight[row0 + r] * inverse, column);
     }
     return column;
-}
-
-/* The same under noise in the place of the first query head's exps, for a split, by a warp; their
- * sum in the place of that of its exps. */
-DEVICE void split_noise(const struct forced *f, const struct token *t, int head, int64_t unit,
-                        int split, uint64_t key)
-{
-    const float sharpness = evict_keyformer_sharpness(t->now - t->s.n_prompt);
-    const int in_pages = split < t->page_splits;
-    const int n = in_pages ? t->kv.n_slots - split * SPLIT : t->n_ring;
-    const int first = in_pages ? split * SPLIT : t->kv.slots_cap - t->kv.ring_slots;
-    const int32_t *pos = t->kv.slot_pos + (int64_t)head * t->kv.slots_cap + first;
-    const int64_t row0 = (unit * f->n_splits + split) * f->group;
-    float sum = 0.0f;
-    for (int slot = lane_id(); slot < SPLIT; slot += WARP) {
-        float e = 0.0f;
-        if (slot < n)
-            e = score_noised(group_column(f, unit, split, slot), score_noise(key, pos[slot]),
-                             sharpness);
-        f->exps[row0 * SPLIT + slot] = e;
-        sum = sum + e; // lanes 0 to 15, as in attend.cu's split_exps()
-        sum = sum + warp_down(e, 16);
-    }
-    sum = warp_sum16(sum);
-    if (lane_id() == 0)
-        f->sum[row0] = sum;
-}
-
-/* A block for a KV head and a span, whose warps share the splits. Afterwards the first query head
- * has the weights of all. */
-__global__ void __launch_bounds__(THREADS) forced_noise(const __grid_constant__ struct forced f)
-{
-    const int head = (int)blockIdx.x, group = f.group;
-    struct token t;
-    if (!token_at(&f, (int)blockIdx.y, &t))
-        return;
-    const int64_t unit = unit_of(&f, (int)blockIdx.y, head);
-    const uint64_t key = score_noise_key(t.now, head);
-    for (int split = warp_id(); split < t.n_splits; split += THREADS / WARP)
-        split_noise(&f, &t, head, unit, split, key);
-    __syncthreads();
-    if (threadIdx.x != 0)
-        return;
-    float own = 0.0f, sum = 0.0f;
-    int n_queries = 0;
-    for (int r = 0; r < group; r++) {
-        own = own + f.own_weight[unit * group + r];
-        n_queries += f.inverse[unit * group + r] != 0.0f;
-    }
-#pragma unroll 4
-    for (int split = 0; split < t.n_splits; split++)
-        sum = sum + f.sum[(unit * f.n_splits + split) * group];
-    own =
-        score_noised(own, score_noise(key, t.now), evict_keyformer_sharpness(t.now - t.s.n_prompt));
-    const float scale = score_noised_scale(sum + own, n_queries);
-    f.inverse[unit * group] = scale;
-    f.own_score[unit] = evict_score_next(&f.score, 0.0f, own * scale, group, t.now);
 }
 
 /* ---- trait ---- */
@@ -138,15 +79,6 @@ __global__ void __launch_bounds__(WARP) forced_trait(const __grid_constant__ str
 
 /* ---- what a token adds to scores ---- */
 
-/* What this token adds to a slot's score. */
-DEVICE float score_column(const struct forced *f, int64_t unit, int split, int slot)
-{
-    const int64_t row0 = (unit * f->n_splits + split) * f->group;
-    if (f->score.source == EVICT_NOISY)
-        return f->exps[row0 * SPLIT + slot] * f->inverse[unit * f->group];
-    return group_column(f, unit, split, slot);
-}
-
 /* Slots of a split: [at, at + n) of a head, of which a thread has one. */
 struct split_slots {
     int in_pages, n;
@@ -164,7 +96,7 @@ DEVICE float score_add(const struct forced *f, const struct token *t, int64_t un
                        int slot, float *to)
 {
     const float score =
-        evict_score_next(&f->score, *to, score_column(f, unit, split, slot), f->group, t->now);
+        evict_score_next(&f->score, *to, group_column(f, unit, split, slot), f->group, t->now);
     *to = score;
     return score;
 }
@@ -245,8 +177,6 @@ void queue_score(cudaStream_t stream, const struct forced *f, int n_spans)
 {
     const unsigned heads = (unsigned)f->a.kv.layout.n_kv_heads, spans = (unsigned)n_spans;
     const unsigned together = f->a.evict.scope == EVICT_SCOPE_LAYER ? 1 : heads;
-    if (f->score.source == EVICT_NOISY)
-        LAUNCH(forced_noise, dim3(heads, spans), THREADS, 0, stream, *f);
     if (f->score.trait)
         LAUNCH(forced_trait, dim3(heads, spans), WARP, 0, stream, *f);
     if (evict_has_view(&f->score))

@@ -135,8 +135,8 @@ static float own_logit(const struct query *q)
 
 /* Writes the outputs [head_dim] of a query; columns [slots]: the chain over query heads of the
  * weights of every slot; NULL: none wanted. Returns the token's own weight. A query whose weights
- * are no numbers adds nothing and returns 0; others come to *n_queries. */
-static float query_run(const struct query *q, float *to, float *columns, int *n_queries)
+ * are no numbers adds nothing and returns 0. */
+static float query_run(const struct query *q, float *to, float *columns)
 {
     const int head_dim = q->args->kv.layout.head_dim;
     struct split s;
@@ -158,7 +158,6 @@ static float query_run(const struct query *q, float *to, float *columns, int *n_
         to[d] = fmaf(own, q->own_v[d], out[d]) * inverse;
     if (!isfinite(inverse))
         return 0;
-    *n_queries += inverse != 0;
     for (int i = 0; i < q->n_splits && columns; i++) {
         split_run(q, i, &s);
         float weight = math_exp(s.max - max) * inverse;
@@ -166,33 +165,6 @@ static float query_run(const struct query *q, float *to, float *columns, int *n_
             columns[s.first + j] = fmaf(s.exp[j], weight, columns[s.first + j]);
     }
     return own * inverse;
-}
-
-/* Columns under noise: those of each split are summed in 16 lanes, splits in order, the token's own
- * weight last, and all are made to sum up to the number of queries. Returns the own one. */
-static float columns_noise(const struct query *q, const struct forced_span *s, int n_queries,
-                           float *columns, float own)
-{
-    const uint64_t key = score_noise_key(q->now, q->head);
-    const float sharpness = evict_keyformer_sharpness(q->now - s->n_prompt);
-    const int n_pages = q->kv->n_slots, n = ref_slot_count(q->kv, q->now);
-    float sum = 0;
-    for (int split = 0; split < q->n_splits; split++) {
-        const int in_pages = split * SPLIT < n_pages, first = in_pages ? split * SPLIT : n_pages;
-        const int end = in_pages ? (int)min_i64(first + SPLIT, n_pages) : n;
-        float lanes[16] = {0};
-        for (int i = first; i < end; i++) {
-            const int pos = q->kv->slot_pos[ref_slot_at(q->kv, q->head, i).meta];
-            columns[i] = score_noised(columns[i], score_noise(key, pos), sharpness);
-            lanes[(i - first) % 16] = lanes[(i - first) % 16] + columns[i];
-        }
-        sum = sum + math_sum16(lanes);
-    }
-    own = score_noised(own, score_noise(key, q->now), sharpness);
-    const float scale = score_noised_scale(sum + own, n_queries);
-    for (int i = 0; i < n; i++)
-        columns[i] = columns[i] * scale;
-    return own * scale;
 }
 
 /* Token i of a span in one KV head. Returns its own score. */
@@ -216,7 +188,6 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
     if (scores)
         memset(columns, 0, (size_t)n * sizeof *columns);
     float own_score = 0;
-    int n_queries = 0;
     for (int row = head * group; row < (head + 1) * group; row++) {
         q.row = row;
         memcpy(q.q, a->q + token * a->q_stride + row * head_dim, (size_t)head_dim * sizeof *q.q);
@@ -224,10 +195,8 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
         for (int d = 0; d < head_dim && ops->compute != COMPUTE_F32; d++)
             q.q[d] = ref_round_bf16(q.q[d]);
         float *to = a->out + token * a->out_stride + (int64_t)row * head_dim;
-        own_score += query_run(&q, to, scores ? columns : NULL, &n_queries);
+        own_score += query_run(&q, to, scores ? columns : NULL);
     }
-    if (mode.source == EVICT_NOISY)
-        own_score = columns_noise(&q, s, n_queries, columns, own_score);
     for (int j = 0; j < n && scores; j++) {
         float *score = kv->slot_score + ref_slot_at(kv, head, j).meta;
         *score = evict_score_next(&mode, *score, columns[j], group, now);

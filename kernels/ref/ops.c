@@ -358,34 +358,11 @@ static int forced_kv(const struct attend_forced_args *a, const struct forced_spa
     return 1;
 }
 
-/* Columns [n] and the token's own weight under noise, made to sum up to the number of queries.
- * Returns the own one. */
-static double forced_noise(const struct kv_row *kv, const struct forced_span *s, int now,
-                           int kv_head, int n_queries, float *columns, double own)
-{
-    const uint64_t key = score_noise_key(now, kv_head);
-    const double sharpness = evict_keyformer_sharpness(now - s->n_prompt);
-    const int n = ref_slot_count(kv, now);
-    own = exp((log(own) - log((double)score_noise(key, now))) * sharpness);
-    double sum = own;
-    for (int i = 0; i < n; i++) {
-        const int pos = kv->slot_pos[ref_slot_at(kv, kv_head, i).meta];
-        const double gumbel = 0 - log((double)score_noise(key, pos));
-        columns[i] = (float)exp((log((double)columns[i]) + gumbel) * sharpness);
-        sum += (double)columns[i];
-    }
-    const double scale = sum > 0 ? n_queries / sum : 0;
-    for (int i = 0; i < n; i++)
-        columns[i] = (float)((double)columns[i] * scale);
-    return own * scale;
-}
-
 /* Token i of a span, one query head. Returns its own weight; adds the others to columns [slots],
- * NULL: none wanted. A query whose weights are no numbers adds nothing; others come to
- * *n_queries. */
+ * NULL: none wanted. A query whose weights are no numbers adds nothing. */
 static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
                            const struct forced_span *s, const struct kv_row *row, int i, int head,
-                           const float own[2][HEAD_DIM_MAX], float *columns, int *n_queries)
+                           const float own[2][HEAD_DIM_MAX], float *columns)
 {
     const int head_dim = a->kv.layout.head_dim, now = s->pos + i, n = ref_slot_count(row, now);
     const int kv_head = head / (a->n_heads / a->kv.layout.n_kv_heads);
@@ -419,7 +396,6 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     }
     for (int d = 0; d < head_dim; d++)
         a->out[token * a->out_stride + head * head_dim + d] = (float)mean[d];
-    *n_queries += sum > 0;
     return weight;
 }
 
@@ -440,12 +416,8 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
         ref_turn(&a->rope, evict_rank_new(&s->limits, s->pos + i), own[0]);
         kv_round(rounded, a->v + token * a->v_stride + h * l->head_dim, own[1]);
         double sum = 0;
-        int n_queries = 0;
         for (int g = 0; g < group; g++)
-            sum += forced_query(ops, a, s, kv, i, h * group + g, own, scores ? columns : NULL,
-                                &n_queries);
-        if (score.source == EVICT_NOISY)
-            sum = forced_noise(kv, s, s->pos + i, h, n_queries, columns, sum);
+            sum += forced_query(ops, a, s, kv, i, h * group + g, own, scores ? columns : NULL);
         for (int j = 0; j < n && scores; j++) {
             float *at = kv->slot_score + ref_slot_at(kv, h, j).meta;
             *at = evict_score_next(&score, *at, columns[j], group, s->pos + i);
