@@ -311,7 +311,7 @@ static enum err find_quality(struct frontier *f, const struct point *p, struct f
 /* ---- speed ---- */
 
 /* Bytes that a row of the job holds in the end, all layers: pages, ring, positions, scores, ranks,
- * traits, anchors. */
+ * traits. */
 static int64_t row_bytes(const struct run *r)
 {
     const struct shape *s = &r->opened.model.shape;
@@ -336,8 +336,7 @@ static int64_t row_bytes(const struct run *r)
         const int by_rank = rule.positions == EVICT_POSITIONS_SLOT;
         const int numbers = 2 + by_rank + (evict_policy_trait(rule.policy) != EVICT_NO_TRAIT);
         const int64_t in_use = slots + evict_ring_used(in_ring, tokens);
-        const int anchor = evict_policy_anchor(rule.policy) ? s->head_dim : 0;
-        bytes += 4 * s->n_kv_heads * (in_use * numbers + anchor);
+        bytes += 4 * s->n_kv_heads * in_use * numbers;
     }
     return bytes;
 }

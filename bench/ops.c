@@ -425,7 +425,6 @@ static enum err bench_keep_and_head(const struct bench_run *run, struct operands
                                     .kv = o->row,
                                     .evict = {.policy = EVICT_H2O},
                                     .limits = {.budget = kept, .recent = kept / 2},
-                                    .n_heads = m->n_heads,
                                     .n_prompt = o->n.prompt,
                                     .scratch = o->scratch};
     struct bench_case b = {.op = "prompt_keep", .call = call_prompt_keep, .args = &keep};

@@ -51,7 +51,6 @@ void forced_carve(struct forced_bench *b, struct arena *a)
     b->slot_pos = ARENA_ARRAY(a, int32_t, rows * m->n_kv_heads * b->cap);
     b->slot_score = ARENA_ARRAY(a, float, rows * m->n_kv_heads * b->cap);
     b->slot_trait = ARENA_ARRAY(a, float, rows * m->n_kv_heads * b->cap);
-    b->anchor = ARENA_ARRAY(a, float, (int64_t)b->rows * m->n_kv_heads * m->head_dim);
     b->dirty = ARENA_ARRAY(a, uint64_t, b->rows * FORCED_DIRTY);
     b->spans = ARENA_ARRAY(a, struct forced_span, (int64_t)b->n_spans * b->rows);
     const int n = (int)b->rows;
@@ -83,8 +82,6 @@ static void fill_slots(struct forced_bench *b)
         b->slot_pos[i] = (int32_t)(i % b->cap);
         b->slot_score[i] = b->slot_trait[i] = number(i) + 1;
     }
-    for (int64_t i = 0; i < (int64_t)b->rows * b->model->n_kv_heads * b->model->head_dim; i++)
-        b->anchor[i] = number(i);
 }
 
 void forced_fill(struct forced_bench *b)
@@ -151,12 +148,10 @@ void forced_args(const struct forced_bench *b, int policy, int set, const struct
                .slot_pos = evicts ? b->slot_pos + first * meta : NULL,
                .slot_score = evicts ? b->slot_score + first * meta : NULL,
                .slot_trait = evicts ? b->slot_trait + first * meta : NULL,
-               .anchor = evict_policy_anchor(policy) ? b->anchor : NULL,
                .dirty = b->dirty,
                .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
                .ring_stride = ring_bytes,
                .slot_stride = meta,
-               .anchor_stride = kv,
                .page_ids_stride = b->pages,
                .dirty_stride = FORCED_DIRTY,
                .slots_cap = b->cap},

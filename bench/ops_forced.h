@@ -24,7 +24,6 @@ struct forced_bench {
     int32_t *slot_pos;         // [n_sets][rows][n_kv_heads, cap]
     float *slot_score;         // likewise
     float *slot_trait;         // likewise
-    float *anchor;             // [rows][n_kv_heads, head_dim]
     uint64_t *dirty;           // [rows][FORCED_DIRTY] nobody reads it
     struct forced_span *spans; // [n_spans][rows]
     void *scratch;

@@ -44,8 +44,6 @@ DECODE = [
     ("tova", "tova", (11.7, 19.0)),
     ("tova, head", "tova --kv-scope head", (15.1, 23.8)),
     ("tova 4+60, head", "tova --kv-scope head --kv-sink 4 --kv-recent 60", (13.1, 22.1)),
-    ("knorm 4+60", "knorm --kv-sink 4 --kv-recent 60", (19.5, 34.0)),
-    ("keydiff 4+60", "keydiff --kv-sink 4 --kv-recent 60", (15.0, 26.8)),
 ]
 
 # Label, flags, and of the replay at 256 and at 128 slots: more nats on the next tokens, % of the passage left, blind and asked.
@@ -58,8 +56,6 @@ PROMPT = [
     ("snapkv, pyramid", "snapkv --kv-budget-layers pyramid", ((.090, 12, 28), (.167, 5, 18))),
     ("tova", "tova", ((.095, 11, 43), (.145, 6, 27))),
     ("tova, head", "tova --kv-scope head", ((.110, 17, 47), (.186, 8, 31))),
-    ("knorm 0+32", "knorm --kv-sink 0 --kv-recent 32", ((.156, 12, 23), (.183, 7, 15))),
-    ("keydiff 0+32", "keydiff --kv-sink 0 --kv-recent 32", ((.086, 19, 29), (.146, 7, 15))),
 ]
 
 

@@ -386,7 +386,7 @@ struct evict_event {
 /* The KV state of a batch's rows in one layer, as bases and ids: it means the same wherever it is
  * read, as long as the bases do. Slots 0..n_slots-1 of a row are in use, in every head alike; slot
  * s is in page s / 32. Under EVICT_FULL slot s holds position s and slot_pos, slot_score are NULL;
- * slot_trait is where the policy has no trait. An anchor is of the row and a KV head, beside slots.
+ * slot_trait is where the policy has no trait.
  *
  * mixed: the newest ring_slots tokens stand beside the pages in a ring, the token of position p in
  * ring slot p % ring_slots; ring slot j has its position, score, rank and trait at
@@ -404,12 +404,10 @@ struct kv_rows {
     int32_t *slot_rank;      // the same: how many of the head's slots are older, masked ones not
                              // counted; NULL unless positions are ranks
     float *slot_trait;       // the same: traits
-    float *anchor;   // [rows][anchor_stride]: [n_kv_heads, head_dim] (kernels/score.h); NULL
-                     // where the policy has none
-    uint64_t *dirty; // [rows][dirty_stride]: bit i is set when page i was written
-    uint8_t *rings;  // mixed: [rows][ring_stride]: [KV_RING_PAGES] pages; else NULL
-    int64_t tail_stride, ring_stride;   // in bytes
-    int64_t slot_stride, anchor_stride; // in numbers
+    uint64_t *dirty;         // [rows][dirty_stride]: bit i is set when page i was written
+    uint8_t *rings;          // mixed: [rows][ring_stride]: [KV_RING_PAGES] pages; else NULL
+    int64_t tail_stride, ring_stride; // in bytes
+    int64_t slot_stride;              // in numbers
     int page_ids_stride, dirty_stride;
     int slots_cap;
 };
@@ -423,7 +421,6 @@ struct kv_row {
     float *slot_score;
     int32_t *slot_rank;
     float *slot_trait;
-    float *anchor; // [n_kv_heads, head_dim]
     uint64_t *dirty;
     uint8_t *ring;  // mixed; else NULL
     int ring_slots; // mixed: evict_ring_slots(); else 0
@@ -442,7 +439,6 @@ static inline struct kv_row kv_row_at(const struct kv_rows *all, int row,
     kv.slot_score = all->slot_score ? all->slot_score + slots : NULL;
     kv.slot_rank = all->slot_rank ? all->slot_rank + slots : NULL;
     kv.slot_trait = all->slot_trait ? all->slot_trait + slots : NULL;
-    kv.anchor = all->anchor ? all->anchor + row * all->anchor_stride : NULL;
     kv.dirty = all->dirty + (int64_t)row * all->dirty_stride;
     kv.ring = all->rings ? all->rings + row * all->ring_stride : NULL;
     kv.ring_slots = all->rings ? evict_ring_slots(limits) : 0;
@@ -502,8 +498,7 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slot
  * fit), written in ascending position to slots 0.. of the row's pages in the KV format; positions
  * and scores follow. evict_slots_after() from none is what is then in use. Under evict.simulate
  * everything is written and what would have gone is masked. With a ring the last tokens go there
- * instead. Where positions are ranks keys are rotated back before they are written. The row's
- * anchor begins anew with the prompt. */
+ * instead. Where positions are ranks keys are rotated back before they are written. */
 struct prompt_keep_args {
     struct kv_layout from; // workspace pages, in f32 or bf16
     const void *pages;     // of the prompt
@@ -513,12 +508,11 @@ struct prompt_keep_args {
     struct kv_rows kv;
     struct evict evict;
     struct evict_row limits;
-    int row;     // of kv
-    int n_heads; // of queries
+    int row; // of kv
     int n_prompt;
     void *scratch; // >= prompt_keep_scratch_bytes
 };
-/* The score that a position has in its slot, unless its key makes it. */
+/* The score that a position has in its slot. */
 static inline float prompt_kept_score(const struct prompt_keep_args *a,
                                       const struct evict_score *score, int head, int pos)
 {

@@ -1,5 +1,5 @@
 /* kernels/score.h - what eviction's scores need of kernels/math.h: the trait of a slot, made of its
- * key and value, and the anchors that these are held against. The same bits everywhere.
+ * key and value. The same bits everywhere.
  *
  * Owns: the sums, and their scalar form. Refuses: what a trait is for (policy/evict_score.h);
  * kernels/cuda repeats the sums over lanes. */
@@ -60,89 +60,14 @@ static inline float score_code_error(const float *x, int n)
     return code_error_relative(math_sum16(errors), math_sum16(squares));
 }
 
-/* ---- anchors ----
- * Of a row and KV head, [head_dim]: the sum of the unit keys, or of the values, of all its tokens
- * so far, evicted ones too. One chain per dimension, tokens ascending: after a prompt over its
- * positions as they stand in the workspace, then token by token as these are computed. Where
- * positions are ranks keys are what they were before they were rotated. A token comes to the anchor
- * first; what is made of it then is made once, of a prompt's tokens with the whole prompt's. */
-
-/* What makes a key of that norm a unit key. */
-static inline float score_unit(float norm)
-{
-    return norm == 0.0f ? 0.0f : 1.0f / norm;
-}
-static inline float score_anchor_key(float anchor, float x, float unit)
-{
-    return fmaf(x, unit, anchor);
-}
-
-/* The token at position `now`, of key and value k, v [n], comes to its anchor. */
-static inline void score_anchor_add(int kind, const float *k, const float *v, int n, int now,
-                                    float *anchor)
-{
-    const float unit = kind == EVICT_KEY_ANCHOR ? score_unit(math_norm(k, n)) : 0.0f;
-    for (int d = 0; d < n; d++) {
-        const float sum = now > 0 ? anchor[d] : 0.0f;
-        anchor[d] = kind == EVICT_KEY_ANCHOR ? score_anchor_key(sum, k[d], unit) : sum + v[d];
-    }
-}
-
-/* The cosine, from the sum of products and both norms; that with nothing is 0. */
-static inline float score_cosine(float products, float norm, float anchor_norm)
-{
-    const float norms = norm * anchor_norm;
-    return norms == 0.0f ? 0.0f : products / norms;
-}
-
-/* The cosine of k [n] with an anchor of keys. */
-static inline float score_alike(const float *k, const float *anchor, int n)
-{
-    return score_cosine(math_dot(k, anchor, n), math_norm(k, n), math_norm(anchor, n));
-}
-
-/* v less the mean of n_tokens values, of which share is one's: 1 / n_tokens. */
-static inline float score_off_mean(float x, float anchor, float share)
-{
-    return fmaf(0.0f - anchor, share, x);
-}
-
-/* How far v [n] is from the mean of the n_tokens values of an anchor. */
-static inline float score_apart(const float *v, const float *anchor, int n, int n_tokens)
-{
-    const float share = 1.0f / (float)n_tokens;
-    float lanes[16] = {0};
-    for (int d = 0; d < n; d++) {
-        const float off = score_off_mean(v[d], anchor[d], share);
-        lanes[d % 16] = fmaf(off, off, lanes[d % 16]);
-    }
-    return sqrtf(math_sum16(lanes));
-}
-
-/* The trait (enum evict_trait) of a token with key and value k, v [n]; anchor: of n_tokens, where
- * the policy has one. */
-static inline float score_trait(int trait, const float *k, const float *v, int n,
-                                const float *anchor, int n_tokens)
+/* The trait (enum evict_trait) of a token with key and value k, v [n]. */
+static inline float score_trait(int trait, const float *k, const float *v, int n)
 {
     if (trait == EVICT_VALUE_NORM)
         return math_norm(v, n);
     if (trait == EVICT_QUANT_ERROR)
         return score_code_error(k, n) + score_code_error(v, n);
-    if (trait == EVICT_KEY_ALIKE)
-        return score_alike(k, anchor, n);
-    if (trait == EVICT_VALUE_APART)
-        return score_apart(v, anchor, n, n_tokens);
     return 0;
-}
-
-/* The score that a key alone makes (EVICT_KEYS, EVICT_KEYS_ALIKE). */
-static inline int score_is_of_key(int source)
-{
-    return source == EVICT_KEYS || source == EVICT_KEYS_ALIKE;
-}
-static inline float score_of_key(int source, const float *k, int n, const float *anchor)
-{
-    return source == EVICT_KEYS ? -math_norm(k, n) : -score_alike(k, anchor, n);
 }
 
 /* ---- lags (policy/evict_lagkv.h) ---- */

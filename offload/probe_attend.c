@@ -74,7 +74,6 @@ struct rows_bed {
     int32_t *slot_rank;        // the same where positions are ranks
     float *angles;             // [slots + 1, rope_dim / 2] then, cosine and sine of the same angle
     float *slot_trait;         // the same, where the policy has one
-    float *anchor;             // [n_rows, n_kv_heads, head_dim], likewise
     struct forced_span *spans; // [each]
     float *q, *out;            // [each, n_heads, head_dim]
     float *k, *v;              // [each, n_kv_heads, head_dim]
@@ -103,12 +102,6 @@ static int64_t trait_numbers(const struct rows_bed *b)
     return evict_policy_trait(b->shape->evict.policy) ? slot_numbers(b) : 0;
 }
 
-static int64_t anchor_numbers(const struct rows_bed *b)
-{
-    const struct probe_attend *p = b->shape;
-    return evict_policy_anchor(p->evict.policy) ? (int64_t)p->n_kv_heads * p->head_dim : 0;
-}
-
 static void rows_carve(struct rows_bed *b, struct arena *a)
 {
     const struct probe_attend *p = b->shape;
@@ -124,7 +117,6 @@ static void rows_carve(struct rows_bed *b, struct arena *a)
     b->slot_rank = ARENA_ARRAY(a, int32_t, angle_numbers(b) > 0 ? b->n_rows * slot_numbers(b) : 0);
     b->angles = ARENA_ARRAY(a, float, angle_numbers(b));
     b->slot_trait = ARENA_ARRAY(a, float, b->n_rows *trait_numbers(b));
-    b->anchor = ARENA_ARRAY(a, float, b->n_rows *anchor_numbers(b));
     b->spans = ARENA_ARRAY(a, struct forced_span, b->each);
     b->q = ARENA_ARRAY(a, float, heads);
     b->out = ARENA_ARRAY(a, float, heads);
@@ -132,9 +124,8 @@ static void rows_carve(struct rows_bed *b, struct arena *a)
     b->v = ARENA_ARRAY(a, float, kv);
     b->scratch =
         arena_take(a,
-                   attend_forced_scratch_bytes(b->ops, b->each, p->slots, p->n_heads,
-                                               p->n_kv_heads, p->head_dim,
-                                               evict_decode_scores(p->evict.policy)),
+                   attend_forced_scratch_bytes(b->ops, b->each, p->slots, p->n_heads, p->n_kv_heads,
+                                               p->head_dim, evict_decode_scores(p->evict.policy)),
                    64);
 }
 
@@ -160,8 +151,6 @@ static void rows_fill(struct rows_bed *b)
         b->angles[i] = 0.70710678f;
     for (int64_t i = 0; i < b->n_rows * trait_numbers(b); i++)
         b->slot_trait[i] = number(i) + 0.5f;
-    for (int64_t i = 0; i < b->n_rows * anchor_numbers(b); i++)
-        b->anchor[i] = number(i) * 64;
     for (int i = 0; i < b->each; i++)
         b->spans[i] =
             (struct forced_span){.row = i,
@@ -191,12 +180,10 @@ static void rows_turn(void *ctx, int i)
                .slot_score = evicts(b) ? b->slot_score + first * slot_numbers(b) : NULL,
                .slot_rank = by_rank ? b->slot_rank + first * slot_numbers(b) : NULL,
                .slot_trait = trait_numbers(b) ? b->slot_trait + first * slot_numbers(b) : NULL,
-               .anchor = anchor_numbers(b) ? b->anchor + first * anchor_numbers(b) : NULL,
                .dirty = b->dirty + first * b->dirty_stride,
                .rings = b->ring_slots > 0 ? b->rings + first * ring_bytes : NULL,
                .ring_stride = ring_bytes,
                .slot_stride = slot_numbers(b),
-               .anchor_stride = anchor_numbers(b),
                .page_ids_stride = b->pages_row,
                .dirty_stride = b->dirty_stride,
                .slots_cap = p->slots},

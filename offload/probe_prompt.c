@@ -30,7 +30,7 @@ struct prompts_bed {
     uint8_t *pages, *kept, *rings;
     float *scores; // [pages][32][KV heads]
     int32_t *page_ids, *slot_pos;
-    float *slot_score, *slot_trait, *anchor;
+    float *slot_score, *slot_trait;
     uint64_t *dirty;
     struct prompt_span *spans; // [n]
     void *scratch;
@@ -70,8 +70,6 @@ static void prompts_carve(struct prompts_bed *b, struct arena *a)
     b->slot_pos = ARENA_ARRAY(a, int32_t, slots);
     b->slot_score = ARENA_ARRAY(a, float, slots);
     b->slot_trait = ARENA_ARRAY(a, float, evict_policy_trait(l->evict.policy) ? slots : 0);
-    b->anchor = ARENA_ARRAY(
-        a, float, evict_policy_anchor(l->evict.policy) ? (int64_t)l->n_kv_heads * l->head_dim : 0);
     b->dirty = ARENA_ARRAY(a, uint64_t, ceil_div(b->kept_pages, 64));
     b->spans = ARENA_ARRAY(a, struct prompt_span, b->n);
     b->scratch = arena_take(a, max_i64(of_prompt, of_keep), 64);
@@ -105,7 +103,6 @@ static void keep(struct prompts_bed *b, int prompt)
                .slot_pos = evicts(b) ? b->slot_pos : NULL,
                .slot_score = evicts(b) ? b->slot_score : NULL,
                .slot_trait = evict_policy_trait(b->l->evict.policy) ? b->slot_trait : NULL,
-               .anchor = evict_policy_anchor(b->l->evict.policy) ? b->anchor : NULL,
                .dirty = b->dirty,
                .rings = mixed ? b->rings : NULL,
                .ring_stride = KV_RING_PAGES * b->ring.page_bytes,
@@ -114,7 +111,6 @@ static void keep(struct prompts_bed *b, int prompt)
                .slots_cap = b->kept_pages * PAGE_SLOTS},
         .evict = {.policy = b->l->evict.policy, .scope = b->l->evict.scope},
         .limits = b->limits,
-        .n_heads = b->l->n_heads,
         .n_prompt = b->tokens,
         .scratch = b->scratch};
     args.kv.slot_stride = evicts(b) ? (int64_t)b->l->n_kv_heads * args.kv.slots_cap : 0;

@@ -16,18 +16,14 @@
 #include "policy/kv_kinds.h"
 
 #include "policy/evict_blocks.h"
-#include "policy/evict_caote.h"
 #include "policy/evict_ema.h"
 #include "policy/evict_fixed.h"
 #include "policy/evict_fixed_h2o.h"
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_hf.h"
 #include "policy/evict_h2o_mean.h"
-#include "policy/evict_keydiff.h"
-#include "policy/evict_knorm.h"
 #include "policy/evict_lagkv.h"
 #include "policy/evict_qhitter.h"
-#include "policy/evict_rkv.h"
 #include "policy/evict_scissorhands.h"
 #include "policy/evict_snapkv.h"
 #include "policy/evict_streaming.h"
@@ -78,18 +74,10 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
     X(SCISSORHANDS, "scissorhands",                                                                \
       "what the fewest of the last 32 queries gave their mean attention", evict_scissorhands_rank, \
       EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)                                \
-    X(KNORM, "knorm", "the key with the greatest norm", evict_knorm_rank, EVICT_KNORM_SCORE, 4,    \
-      0.5, HEAD)                                                                                   \
-    X(KEYDIFF, "keydiff", "the key most similar to all keys so far", evict_keydiff_rank,           \
-      EVICT_KEYDIFF_SCORE, 4, 0.5, HEAD)                                                           \
     X(VLEN, "vlen", "the least summed attention times the norm of the value", evict_vlen_rank,     \
       EVICT_VLEN_SCORE, 4, 0.5, HEAD)                                                              \
     X(QHITTER, "qhitter", "little summed attention, and much lost when stored in 4 bits",          \
       evict_qhitter_rank, EVICT_QHITTER_SCORE, 4, 0.5, HEAD)                                       \
-    X(RKV, "r-kv", "little recent attention, and a key similar to the others", evict_rkv_rank,     \
-      EVICT_RKV_SCORE, 4, 0.5, HEAD)                                                               \
-    X(CAOTE, "caote", "the token whose loss changes the output least", evict_caote_rank,           \
-      EVICT_CAOTE_SCORE, 4, 0.5, HEAD)                                                             \
     X(STRIDED, "strided", "the oldest, but every s-th token stays", evict_strided_rank,            \
       EVICT_SCORE_NONE, 0, 0.5, HEAD)                                                              \
     X(STRIDED_H2O, "strided-h2o", "the least summed attention, but every s-th token stays",        \
@@ -202,13 +190,6 @@ static inline int evict_lag_scores(int policy)
 static inline int evict_policy_trait(int policy)
 {
     return evict_score_of(policy).trait;
-}
-
-/* enum evict_anchor: what rows carry beside their slots. */
-static inline int evict_policy_anchor(int policy)
-{
-    const struct evict_score score = evict_score_of(policy);
-    return evict_anchor_of(&score);
 }
 
 /* Rank of a slot for the query at position `now`: lower goes first. */

@@ -6,12 +6,9 @@
  * decode's rule then keeps `keep` of the score and adds its own weight. Both are one rule: with
  * keep 1 a sum, with less a decayed one, with 0 the last query's weight.
  * Others are no sums: of a query only whether its weight is at least its mean, a bit in the score
- * for each of the last 32; and numbers for which nobody has to attend: of the slot's own key its
- * norm, or how alike it is to the others.
+ * for each of the last 32.
  * A slot may have a trait beside its score: a number made once, of its key and its value. It is f32
- * where the policy has one, no byte where it has none, and goes wherever the score goes.
- * Scores and traits that hold a token against others are made of an anchor: a sum over all tokens
- * of the row so far, evicted ones too, of a KV head (kernels/score.h). */
+ * where the policy has one, no byte where it has none, and goes wherever the score goes. */
 #ifndef POLICY_EVICT_SCORE_H
 #define POLICY_EVICT_SCORE_H
 
@@ -19,28 +16,18 @@
 #include <stdint.h>
 
 enum evict_source {
-    EVICT_NO_SCORE,  // ranks know positions alone
-    EVICT_WEIGHTS,   // attention weights
-    EVICT_GAPPED,    // the same, where a token does not see who has just left the window
-    EVICT_HITS,      // whether they are at least the query's mean: bits, the last query's lowest
-    EVICT_KEYS,      // none, but the slot's own key: its norm, negative
-    EVICT_LAGS,      // none: a prompt's keys and values against those behind (evict_lagkv.h)
-    EVICT_KEYS_ALIKE // none, but how alike the key is to all so far: EVICT_KEY_ALIKE, negative
+    EVICT_NO_SCORE, // ranks know positions alone
+    EVICT_WEIGHTS,  // attention weights
+    EVICT_GAPPED,   // the same, where a token does not see who has just left the window
+    EVICT_HITS,     // whether they are at least the query's mean: bits, the last query's lowest
+    EVICT_LAGS      // none: a prompt's keys and values against those behind (evict_lagkv.h)
 };
 
 enum evict_trait {
     EVICT_NO_TRAIT,
-    EVICT_VALUE_NORM,  // the norm of its value: a score counts times that
-    EVICT_QUANT_ERROR, // what codes of four bits lose of key and value: the less, the more it
-                       // counts
-    EVICT_KEY_ALIKE,   // cosine of its key with the anchor: the less, the more it counts
-    EVICT_VALUE_APART  // the norm of its value less the mean of all: what the output loses with it
-};
-
-enum evict_anchor {
-    EVICT_NO_ANCHOR,
-    EVICT_KEY_ANCHOR,  // keys, each divided by its norm
-    EVICT_VALUE_ANCHOR // values
+    EVICT_VALUE_NORM, // the norm of its value: a score counts times that
+    EVICT_QUANT_ERROR // what codes of four bits lose of key and value: the less, the more it
+                      // counts
 };
 
 struct evict_score {
@@ -56,15 +43,6 @@ struct evict_score {
 /* Score modes that more than one policy may have. Others stand in their policy's header. */
 #define EVICT_SCORE_NONE EVICT_NO_SCORE, 0, 0, 1, 0, EVICT_NO_TRAIT
 #define EVICT_SCORE_SUM  EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_NO_TRAIT
-
-/* What a policy's scores or traits need (enum evict_anchor). */
-static inline int evict_anchor_of(const struct evict_score *s)
-{
-    if (s->trait == EVICT_VALUE_APART)
-        return EVICT_VALUE_ANCHOR;
-    const int alike = s->source == EVICT_KEYS_ALIKE || s->trait == EVICT_KEY_ALIKE;
-    return alike ? EVICT_KEY_ANCHOR : EVICT_NO_ANCHOR;
-}
 
 /* The first query of a prompt that counts. */
 static inline int evict_first_query(const struct evict_score *s, int n_prompt)
@@ -139,7 +117,7 @@ struct evict_view {
 /* 1: what a slot counts depends on the others of its head. */
 static inline int evict_has_view(const struct evict_score *s)
 {
-    return s->trait == EVICT_QUANT_ERROR || s->trait == EVICT_KEY_ALIKE;
+    return s->trait == EVICT_QUANT_ERROR;
 }
 
 static inline struct evict_view evict_view_empty(void)
@@ -172,45 +150,17 @@ static inline float evict_way(float x, float least, float greatest)
     return greatest > least ? (x - least) / (greatest - least) : 0;
 }
 
-/* Where shares are weighed: what the score's counts; the trait's counts the rest. */
-static inline float evict_score_share(const struct evict_score *s)
-{
-    return s->trait == EVICT_KEY_ALIKE ? 0.1f : 0.5f;
-}
-
-/* What makes a decayed score a mean attention weight of the `group` query heads of a KV head. */
-static inline float evict_score_mean(const struct evict_score *s, int group)
-{
-    return (1.0f - s->keep) / (float)group;
-}
-
-/* A weight so near to 1 leaves nothing to divide by: it counts as this. */
-#define EVICT_WEIGHT_MOST 0.9990234375f // 1 - 2^-10
-
-/* What the output loses where a slot of weight a goes and the others share it: a / (1 - a) times
- * the distance of its value from what they add up to (policy/evict_caote.h). */
-static inline float evict_score_loss(float a, float trait)
-{
-    a = a > EVICT_WEIGHT_MOST ? EVICT_WEIGHT_MOST : a;
-    return a / (1.0f - a) * trait;
-}
-
 /* What a slot counts, alone and summed over KV heads: its score; of bits how many there are; and
- * what its trait makes of it. view: of its head, only read where evict_has_view(). group: query
- * heads of a KV head. */
+ * what its trait makes of it. view: of its head, only read where evict_has_view(). */
 static inline float evict_score_value(const struct evict_score *s, const struct evict_view *view,
-                                      int group, float score, float trait)
+                                      float score, float trait)
 {
     uint32_t n = evict_hits(score);
     if (s->trait == EVICT_VALUE_NORM)
         return score * trait;
-    if (s->trait == EVICT_VALUE_APART)
-        return evict_score_loss(score * evict_score_mean(s, group), trait);
-    if (evict_has_view(s)) {
-        const float share = evict_score_share(s);
-        return share * evict_way(score, view->score_min, view->score_max) +
-               (1.0f - share) * (1.0f - evict_way(trait, view->trait_min, view->trait_max));
-    }
+    if (evict_has_view(s))
+        return 0.5f * evict_way(score, view->score_min, view->score_max) +
+               0.5f * (1.0f - evict_way(trait, view->trait_min, view->trait_max));
     if (s->source != EVICT_HITS)
         return score;
     n -= n >> 1 & 0x55555555;

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define ARRAY_ALIGN 64
-#define TILE_SHARE  32      // of a device's memory one part: a layer or two stream that would stay
+#define TILE_SHARE  32 // of a device's memory one part: a layer or two stream that would stay
 
 #define LAYOUT_ACCOUNT(id, account, arena) PLAN_BYTES_##account,
 static const enum plan_account accounts[N_LAYOUT_IDS] = {LAYOUT_PARTS(LAYOUT_ACCOUNT)};
@@ -185,9 +185,6 @@ static void lay_batches(struct build *b)
             arrays(b, LAYOUT_SLOT_RANKS, rows, slots, 4);
         if (evict_policy_trait(b->evict->policy))
             arrays(b, LAYOUT_SLOT_TRAITS, rows, slots, 4);
-        if (evict_policy_anchor(b->evict->policy))
-            arrays(b, LAYOUT_SLOT_ANCHORS, rows,
-                   (int64_t)p->decoder * b->shape->n_kv_heads * b->shape->head_dim, 4);
     }
     arrays(b, LAYOUT_RINGS, rows, p->decoder, c->kv_ring_bytes);
 }
@@ -268,8 +265,7 @@ int64_t layout_tile_bytes(const struct shape *shape, const struct plan_costs *co
     const struct plan plan = {.device = 1, .tile_tokens = tile_tokens};
     struct layout layout = {0};
     struct plan_bytes bytes = {0};
-    struct build b = {
-        .l = &layout, .plan = &plan, .shape = shape, .costs = costs, .bytes = &bytes};
+    struct build b = {.l = &layout, .plan = &plan, .shape = shape, .costs = costs, .bytes = &bytes};
     lay_tile(&b);
     lay_scratch(&b);
     return layout.n_bytes[ARENA_DEVICE];
@@ -327,8 +323,6 @@ static void lay_kept(struct build *b)
     blocks(b, LAYOUT_KEPT_PAGES, 2, pages * b->costs->kv_page_bytes);
     if (has_slots(b))
         arrays(b, LAYOUT_KEPT_SLOTS, 2 * 4, s->n_kv_heads * (p->slots_cap + ring), 4);
-    if (evict_policy_anchor(b->evict->policy) != EVICT_NO_ANCHOR)
-        arrays(b, LAYOUT_KEPT_ANCHOR, 2, (int64_t)s->n_kv_heads * s->head_dim, 4);
     blocks(b, LAYOUT_KEPT_RING, 2, b->costs->kv_ring_bytes);
 }
 

@@ -68,7 +68,6 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(SLOT_SCORES, kv_meta, ATTEND)  /* the same */                                                \
     X(SLOT_RANKS, kv_meta, ATTEND)   /* the same, where positions are ranks */                     \
     X(SLOT_TRAITS, kv_meta, ATTEND)  /* the same, where the policy has one */                      \
-    X(SLOT_ANCHORS, kv_meta, ATTEND) /* [i: rows][decoder][n_kv_heads][head_dim], likewise */      \
     X(RINGS, kv_rings, ATTEND)       /* [i: rows][decoder] rings */                                \
     /* engine/line/gather */                                                                       \
     X(GATHER_SETS, workspace, HOST)     /* [batches] struct gather_set */                          \
@@ -103,18 +102,17 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(SEEN_TABLES, workspace, DEVICE) /* the same, as a device sees them */                        \
     X(EVENTS, workspace, ATTEND)      /* [tile_tokens][n_kv_heads] struct evict_event */           \
     X(DIRTY_BACK, workspace,                                                                       \
-      PINNED) /* [i: steps in flight] bits of the pages that a step wrote */                      \
+      PINNED) /* [i: steps in flight] bits of the pages that a step wrote */                       \
     /* engine/line/attend: beside a device, when rows attend on the CPU */                         \
     X(ATTEND_IN, workspace, PINNED)    /* [i: 2][step_tokens] q, k and v of each tile's spans */   \
     X(ATTEND_OUT, workspace, PINNED)   /* [i: 2][step_tokens][n_heads][head_dim] */                \
     X(ATTEND_SINKS, workspace, PINNED) /* [i: 2][n_heads] f32 */                                   \
     X(ATTEND_TILE, workspace, HOST)    /* [i: 4][tile_tokens][n_heads][head_dim] f32: q, k, v and  \
-                                          what attention gives, if any of them crosses as bf16 */ \
+                                          what attention gives, if any of them crosses as bf16 */  \
     X(CROSS_OUT, workspace, DEVICE)    /* [i: 2] of ATTEND_IN, or OUT, what one tile has */        \
     X(CROSS_IN, workspace, DEVICE)     /* [i: 2] of ATTEND_OUT the same */                         \
     X(KEPT_PAGES, workspace, DEVICE)   /* [i: 2] what one prompt leaves: pages, */                 \
     X(KEPT_SLOTS, workspace, DEVICE)   /* [i: 2 * 4] positions, scores, ranks, traits, */          \
-    X(KEPT_ANCHOR, workspace, DEVICE)  /* [i: 2] anchors, */                                       \
     X(KEPT_RING, workspace, DEVICE)    /* [i: 2] a ring */                                         \
     X(ATTEND_TABLES, workspace, HOST)  /* [i: 2] as TABLES */                                      \
     X(ATTEND_CUTS, workspace, HOST)    /* as CUTS */                                               \

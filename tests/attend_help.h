@@ -64,7 +64,7 @@ struct row {
     struct evict evict;
     struct evict_row limits;
     struct kv_layout layout, ring; // ring: under KV_MIXED
-    int64_t ring_bytes, anchor_bytes;
+    int64_t ring_bytes;
     int n_pages;
     uint8_t *memory;            // [n_pages][page_bytes]
     void **pages;               // [n_pages]
@@ -104,10 +104,6 @@ static inline struct row row_make(const struct model *m, const struct tokens *t,
     }
     if (evict_policy_trait(evict.policy))
         r.kv.slot_trait = take((int64_t)m->n_kv_heads * cap * 4);
-    if (evict_policy_anchor(evict.policy))
-        r.kv.anchor = take(r.anchor_bytes = (int64_t)m->n_kv_heads * m->head_dim * 4);
-    for (int64_t i = 0; i < r.anchor_bytes / 4; i++)
-        r.kv.anchor[i] = 1e9f; // of the row that was there before
     r.kv.dirty = take(ceil_div(r.n_pages, 64) * 8);
     r.out_bytes = (int64_t)t->n * t->q_stride * 4;
     r.out = take(r.out_bytes);
@@ -125,7 +121,6 @@ static inline void row_free(struct row *r)
     free(r->kv.slot_score);
     free(r->kv.slot_rank);
     free(r->kv.slot_trait);
-    free(r->kv.anchor);
     free(r->kv.dirty);
     free(r->out);
     free(r->scores);
@@ -169,8 +164,6 @@ static inline struct joint joint_make(struct row *const *rows, int n_rows)
     }
     if (r->kv.slot_trait)
         kv->slot_trait = take(n_all * kv->slot_stride * 4);
-    if (r->kv.anchor)
-        kv->anchor = take(n_all * (kv->anchor_stride = r->anchor_bytes / 4 + 5) * 4);
     for (int i = 1; i < n_all; i++) {
         int32_t *ids = j.ids + i * kv->page_ids_stride;
         assert_int_equal(rows[i - 1]->n_pages, n_pages);
@@ -199,7 +192,6 @@ static inline void joint_copy(struct joint *j, struct row *const *rows, int n_ro
         joint_move(r->kv.slot_score, at.slot_score, j->slots * 4, back);
         joint_move(r->kv.slot_rank, at.slot_rank, j->slots * 4, back);
         joint_move(r->kv.slot_trait, at.slot_trait, j->slots * 4, back);
-        joint_move(r->kv.anchor, at.anchor, r->anchor_bytes, back);
         joint_move(r->kv.dirty, at.dirty, j->words * 8, back);
         joint_move(r->kv.ring, at.ring, r->ring_bytes, back);
     }
@@ -214,7 +206,6 @@ static inline void joint_free(struct joint *j)
     free(j->kv.slot_score);
     free(j->kv.slot_rank);
     free(j->kv.slot_trait);
-    free(j->kv.anchor);
     free(j->kv.dirty);
     free(j->kv.rings);
 }
@@ -235,7 +226,6 @@ static inline void row_keep(const struct ops *keep, const struct model *m, struc
                                                          .evict = r->evict,
                                                          .limits = r->limits,
                                                          .row = 1,
-                                                         .n_heads = m->n_heads,
                                                          .n_prompt = n,
                                                          .scratch = scratch});
     joint_copy(&j, &r, 1, 1);
@@ -425,7 +415,6 @@ static inline void rows_same(const struct row *a, const struct row *b, const cha
     ranks_same(a, b, what);
     if (a->kv.slot_trait)
         assert_same_bits(a->kv.slot_trait, b->kv.slot_trait, slot_bytes, what);
-    assert_same_bits(a->kv.anchor, b->kv.anchor, a->anchor_bytes, what);
 }
 
 /* Scores of two rows under one policy: bits are the same, numbers close. */
@@ -462,7 +451,6 @@ static inline void rows_close_to(const struct row *a, const struct row *b, doubl
     ranks_same(a, b, what);
     if (a->kv.slot_trait)
         assert_same_bits(a->kv.slot_trait, b->kv.slot_trait, n * 4, what);
-    assert_same_bits(a->kv.anchor, b->kv.anchor, a->anchor_bytes, what);
 }
 
 static const struct evict_row never = {.budget = INT32_MAX, .recent = INT32_MAX, .sink = 0};
@@ -495,18 +483,10 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_LAGKV, .scope = EVICT_SCOPE_LAYER}, {33, 20, 0}},
     {{.policy = EVICT_SCISSORHANDS}, {40, 8, 0}},
     {{.policy = EVICT_SCISSORHANDS, .scope = EVICT_SCOPE_LAYER}, {36, 4, 2}},
-    {{.policy = EVICT_KNORM}, {40, 18, 4}},
-    {{.policy = EVICT_KNORM, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
-    {{.policy = EVICT_KEYDIFF}, {40, 18, 4}},
-    {{.policy = EVICT_KEYDIFF, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
     {{.policy = EVICT_VLEN}, {40, 18, 4}},
     {{.policy = EVICT_VLEN, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
     {{.policy = EVICT_QHITTER}, {40, 18, 4}},
     {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
-    {{.policy = EVICT_RKV}, {40, 18, 4}},
-    {{.policy = EVICT_RKV, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
-    {{.policy = EVICT_CAOTE}, {40, 18, 4}},
-    {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {36, 4, 0}},
     {{.policy = EVICT_STRIDED}, {40, 20, 0}},
     {{.policy = EVICT_STRIDED_H2O}, {40, 10, 2}},
     {{.policy = EVICT_FIXED, .scope = EVICT_SCOPE_LAYER}, {36, 8, 0}},

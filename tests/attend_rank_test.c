@@ -82,7 +82,7 @@ static void ranks_are_positions_until_one_goes(void **state)
 {
     (void)state;
     enum { PROMPT = 40, N = 90 };
-    static const int policies[] = {EVICT_STREAMING, EVICT_H2O, EVICT_KNORM, EVICT_CAOTE};
+    static const int policies[] = {EVICT_STREAMING, EVICT_H2O, EVICT_EMA, EVICT_VLEN};
     const struct evict_row limits = {.budget = N, .recent = 45, .sink = 4};
     for (int i = 0; i < 8; i++) {
         const struct model m = {6, 2, 48, KV_F32, KV_F32};

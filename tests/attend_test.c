@@ -35,8 +35,6 @@ static void forced_splits_equal_ref(void **state)
         {300, 12, {{.policy = EVICT_H2O}, {290, 100, 0}}},
         {300, 12, {{.policy = EVICT_QHITTER}, {290, 100, 0}}},
         {300, 12, {{.policy = EVICT_H2O_HF}, {290, 100, 0}}},
-        {300, 12, {{.policy = EVICT_RKV}, {290, 100, 0}}},
-        {300, 12, {{.policy = EVICT_CAOTE}, {290, 100, 0}}},
         {300, 12, {{.policy = EVICT_WINDOW, .simulate = 1}, {40, 40, 0}}}, // masks a whole split
     };
     const int n_cases = (int)(sizeof cases / sizeof *cases);
@@ -87,9 +85,6 @@ static void threads_do_not_show(void **state)
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {530, 100, 4}},
         {{.policy = EVICT_H2O_HF}, {540, 100, 0}},
-        {{.policy = EVICT_RKV}, {540, 100, 4}},
-        {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {530, 100, 0}},
-        {{.policy = EVICT_KEYDIFF}, {540, 100, 0}},
         {{.policy = EVICT_WINDOW, .simulate = 1}, {300, 300, 0}},
     };
     threads_check(cases, (int)(sizeof cases / sizeof *cases), 540);
@@ -325,8 +320,8 @@ static void weights_sum_to_the_group(void **state)
 static void a_prompt_scores_as_its_tokens(void **state)
 {
     (void)state;
-    static const int policies[] = {EVICT_H2O,   EVICT_EMA,  EVICT_TOVA,   EVICT_SCISSORHANDS,
-                                   EVICT_KNORM, EVICT_VLEN, EVICT_QHITTER};
+    static const int policies[] = {EVICT_H2O,          EVICT_EMA,  EVICT_TOVA,
+                                   EVICT_SCISSORHANDS, EVICT_VLEN, EVICT_QHITTER};
     struct model m = {6, 2, 32, KV_F32, KV_F32};
     struct evict_row limits = {.budget = 80, .recent = 4, .sink = 0};
     for (int n = 20; n <= 80; n += 20)

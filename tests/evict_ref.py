@@ -444,8 +444,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
             old(x)[keep, heads[:, None]],
         )
     pos[:, :n], score[:, :n] = keep, np.take_along_axis(scores, keep, 1)
-    trait[:, :n], own_traits = np.take_along_axis(traits, keep, 1), rule.traits_behind(prompt, k, v)
-    own_scores = rule.own_scores(prompt, k)
+    trait[:, :n], own_traits = np.take_along_axis(traits, keep, 1), rule.traits(k, v)
     k, v, out = new(k), new(v), np.empty_like(q)
     sinks = sinks_of(model, layer)
     sink = None if sinks[0] is None else np.reshape(sinks, (model.kv_heads, group))
@@ -468,8 +467,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
         w = softmax(logits, sink)
         out[i] = (w @ values[:, :m]).reshape(model.heads, -1)
         given = w.sum(1)
-        own = None if own_scores is None else own_scores[:, i]
-        score[:, :m] = rule.next_scores(score[:, :m], given, own, first + i)
+        score[:, :m] = rule.next_scores(score[:, :m], given, first + i)
         held = live[0, :m].sum() if simulate else m
         if held <= rule.budget:
             n = m

@@ -24,12 +24,8 @@ POLICIES = {
     "lagkv": (4, 0.5, "head"),
     "blocks": (4, 0.2, "layer"),
     "scissorhands": (0, 32, "head"),
-    "knorm": (4, 0.5, "head"),
-    "keydiff": (4, 0.5, "head"),
     "vlen": (4, 0.5, "head"),
     "qhitter": (4, 0.5, "head"),
-    "r-kv": (4, 0.5, "head"),
-    "caote": (4, 0.5, "head"),
     "strided": (0, 0.5, "head"),
     "strided-h2o": (0, 0.5, "head"),
     "fixed": (0, 0.5, "head"),
@@ -37,7 +33,6 @@ POLICIES = {
 }
 UNSCORED = ("full", "window", "streaming", "strided", "fixed")
 DECAY = float(np.float32(0.98))
-DECAYS = {"ema": DECAY, "caote": DECAY, "r-kv": 0.875}  # what is left of a score behind the next query
 POOL = 3
 
 
@@ -52,20 +47,6 @@ def code_errors(x):
         lost.append(g - (least + codes * step))
     norms = np.linalg.norm(x, axis=-1)
     return np.linalg.norm(np.concatenate(lost, -1), axis=-1) / np.where(norms > 0, norms, 1)
-
-
-def unit(x):
-    return x / np.linalg.norm(x, axis=-1, keepdims=True)
-
-
-def anchors_of(keys):
-    """The sum of all unit keys up to each position: [positions, KV heads, dim]."""
-    return np.cumsum(unit(keys), 0)
-
-
-def alike(keys, anchors):
-    """Their cosines."""
-    return (unit(keys) * unit(anchors)).sum(-1)
 
 
 class Rule:
@@ -86,10 +67,8 @@ class Rule:
         default_sink, default_recent, default_scope = POLICIES[policy]
         self.policy, self.scope = policy, scope or default_scope
         self.scored = policy not in UNSCORED
-        if policy in ("qhitter", "r-kv"):  # shares are differences, of numbers which are differences
+        if policy == "qhitter":  # shares are differences, of numbers which are differences
             self.near = 1e-3
-        if policy in ("keydiff", "caote"):  # cosines are sums that cancel
-            self.near = 1e-4
         if policy == "full":
             self.budget, self.recent, self.sink = math.inf, math.inf, 0
             return
@@ -134,8 +113,8 @@ class Rule:
     def prompt_scores(self, weights, keys, values=None):
         """weights [KV heads, queries, positions], keys [positions, KV heads, dim] -> [KV heads, positions]."""
         n = weights.shape[1]
-        if self.policy in DECAYS:
-            return np.tensordot(weights, DECAYS[self.policy] ** np.arange(n - 1.0, -1, -1), (1, 0))
+        if self.policy == "ema":
+            return np.tensordot(weights, DECAY ** np.arange(n - 1.0, -1, -1), (1, 0))
         if self.policy == "tova":
             return weights[:, -1] if n else weights.sum(1)
         if self.policy == "snapkv":
@@ -144,10 +123,6 @@ class Rule:
         if self.policy == "blocks":
             blocks = np.array_split(weights.sum(1), range(32, n, 32), axis=1)
             return np.concatenate([np.repeat(b.mean(1, keepdims=True), b.shape[1], 1) for b in blocks], 1) if n else weights.sum(1)
-        if self.policy == "knorm":
-            return -np.linalg.norm(keys, axis=-1).T
-        if self.policy == "keydiff":
-            return -alike(keys, anchors_of(keys)[-1:]).T
         if self.policy == "lagkv":
             return np.stack([self.lag_ranks(keys[:, g], values[:, g]) for g in range(keys.shape[1])])
         if self.policy == "scissorhands":  # bits, the last query's lowest
@@ -162,37 +137,12 @@ class Rule:
             return np.linalg.norm(values, axis=-1).T
         if self.policy == "qhitter":
             return (code_errors(keys) + code_errors(values)).T
-        if self.policy == "r-kv":
-            return alike(keys, anchors_of(keys)[-1:]).T
-        if self.policy == "caote":
-            return np.linalg.norm(values - values.mean(0), axis=-1).T
         return np.zeros(keys.shape[1::-1])
 
-    def traits_behind(self, prompt, keys, values):
-        """The same of tokens behind a prompt of keys and values `prompt`, each with those before it and itself."""
-        n = len(prompt[0])
-        if self.policy == "r-kv":
-            return alike(keys, anchors_of(np.concatenate([prompt[0], keys]))[n:]).T
-        if self.policy == "caote":
-            sums = np.cumsum(np.concatenate([prompt[1], values]), 0)[n:]
-            return np.linalg.norm(values - sums / np.arange(n + 1, n + 1 + len(values))[:, None, None], axis=-1).T
-        return self.traits(keys, values)
-
-    def own_scores(self, prompt, keys):
-        """Of tokens behind a prompt the scores that their keys alone make [KV heads, tokens]; None: weights make them."""
-        if self.policy == "knorm":
-            return -np.linalg.norm(keys, axis=-1).T
-        if self.policy == "keydiff":
-            return -alike(keys, anchors_of(np.concatenate([prompt[0], keys]))[len(prompt[0]) :]).T
-        return None
-
-    def next_scores(self, scores, weights, own, now):
-        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now; own
-        [KV heads]: its own_scores(), or None."""
-        if own is not None:
-            return np.concatenate([scores[:, :-1], own[:, None]], 1)
-        if self.policy in DECAYS:
-            return DECAYS[self.policy] * scores + weights
+    def next_scores(self, scores, weights, now):
+        """Of slots [KV heads, slots], the new token's (0 so far) with them, behind the token at position now."""
+        if self.policy == "ema":
+            return DECAY * scores + weights
         if self.policy == "tova":
             return weights
         if self.policy == "scissorhands":
@@ -227,11 +177,6 @@ class Rule:
             return scores * traits
         if self.policy == "qhitter":
             return (self.shares(scores, live) + 1 - self.shares(traits, live)) / 2
-        if self.policy == "r-kv":
-            return 0.1 * self.shares(scores, live) + 0.9 * (1 - self.shares(traits, live))
-        if self.policy == "caote":  # weights of a query head, as a mean over queries
-            a = np.minimum(scores * (1 - DECAY) / self.group, 1 - 2.0**-10)
-            return a / (1 - a) * traits
         if self.policy == "scissorhands":
             return np.vectorize(lambda bits: bin(int(bits)).count("1"), otypes=[float])(scores)
         return scores

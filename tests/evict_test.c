@@ -31,11 +31,8 @@ static void defaults_are_the_policys(void **state)
     expect_row(EVICT_BLOCKS, 64, 12, 4);
     expect_row(EVICT_LAGKV, 64, 32, 4);
     expect_row(EVICT_SCISSORHANDS, 64, 32, 0);
-    expect_row(EVICT_KEYDIFF, 64, 32, 4);
     expect_row(EVICT_VLEN, 64, 32, 4);
     expect_row(EVICT_QHITTER, 65, 32, 4);
-    expect_row(EVICT_RKV, 64, 32, 4);
-    expect_row(EVICT_CAOTE, 64, 32, 4);
     expect_row(EVICT_HEAVY, 64, 1, 0);
     expect_row(EVICT_SCISSORHANDS, 20, 20, 0); // a count gives way to the budget
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
@@ -109,33 +106,26 @@ static void hits_are_counted(void **state)
         const float mean = 4.0f / (float)(now + 1);
         score = evict_score_next(&s, score, answers[now] ? mean * 1.01f : mean * 0.99f, 4, now);
         want += answers[now] - (now >= 32 ? answers[now - 32] : 0);
-        assert_true(evict_score_value(&s, NULL, 1, score, 0) == (float)want);
+        assert_true(evict_score_value(&s, NULL, score, 0) == (float)want);
     }
     assert_int_equal(evict_hits(evict_score_next(&s, 0, 0.5f, 2, 3)), 1);
     assert_int_equal(evict_hits(evict_hits_shift(score, 32, 5)), 5);
-    assert_true(evict_score_value(&s, NULL, 1, evict_hits_shift(0, 0, UINT32_MAX), 0) == 32);
+    assert_true(evict_score_value(&s, NULL, evict_hits_shift(0, 0, UINT32_MAX), 0) == 32);
     const struct evict_score h2o = evict_score_of(EVICT_H2O);
-    assert_true(evict_score_value(&h2o, NULL, 1, 2.5f, 7) == 2.5f);
+    assert_true(evict_score_value(&h2o, NULL, 2.5f, 7) == 2.5f);
 }
 
 /* Only who has a trait pays for one; what it makes of a score. */
 static void traits_count(void **state)
 {
     (void)state;
-    static const int traits[N_EVICT_POLICIES] = {[EVICT_VLEN] = EVICT_VALUE_NORM,
-                                                 [EVICT_QHITTER] = EVICT_QUANT_ERROR,
-                                                 [EVICT_RKV] = EVICT_KEY_ALIKE,
-                                                 [EVICT_CAOTE] = EVICT_VALUE_APART};
-    static const int anchors[N_EVICT_POLICIES] = {[EVICT_KEYDIFF] = EVICT_KEY_ANCHOR,
-                                                  [EVICT_RKV] = EVICT_KEY_ANCHOR,
-                                                  [EVICT_CAOTE] = EVICT_VALUE_ANCHOR};
-    for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
+    static const int traits[N_EVICT_POLICIES] = {
+        [EVICT_VLEN] = EVICT_VALUE_NORM, [EVICT_QHITTER] = EVICT_QUANT_ERROR};
+    for (int policy = 0; policy < N_EVICT_POLICIES; policy++)
         assert_int_equal(evict_policy_trait(policy), traits[policy]);
-        assert_int_equal(evict_policy_anchor(policy), anchors[policy]);
-    }
     const struct evict_score vlen = evict_score_of(EVICT_VLEN);
     const struct evict_score qhitter = evict_score_of(EVICT_QHITTER);
-    assert_true(evict_score_value(&vlen, NULL, 1, 3, 0.5f) == 1.5f);
+    assert_true(evict_score_value(&vlen, NULL, 3, 0.5f) == 1.5f);
     assert_true(!evict_has_view(&vlen) && evict_has_view(&qhitter));
     static const float scores[] = {2, 6, 4, 3}, errors[] = {0.5f, 0.25f, NAN, 0.75f};
     static const float values[] = {0.25f, 1, NAN, 0.125f}; // (share + 1 - share of errors) / 2
@@ -146,17 +136,12 @@ static void traits_count(void **state)
     assert_true(view.score_min == 2 && view.score_max == 6);
     assert_true(view.trait_min == 0.25f && view.trait_max == 0.75f);
     for (int i = 0; i < 4; i++) {
-        const float value = evict_score_value(&qhitter, &view, 1, scores[i], errors[i]);
+        const float value = evict_score_value(&qhitter, &view, scores[i], errors[i]);
         assert_true(isnan(values[i]) ? isnan(value) : value == values[i]);
     }
-    /* Of 10 parts one is the score's: least and greatest, and the other way round. */
-    const struct evict_score rkv = evict_score_of(EVICT_RKV);
-    assert_true(evict_has_view(&rkv) && evict_prompt_scores(EVICT_RKV));
-    assert_true(evict_score_value(&rkv, &view, 1, 2, 0.25f) == 1 - 0.1f);
-    assert_true(evict_score_value(&rkv, &view, 1, 6, 0.75f) == 0.1f);
     view = evict_view_empty(); // of one slot there are no shares
     evict_view_add(&view, 3, 0.5f);
-    assert_true(evict_score_value(&qhitter, &view, 1, 3, 0.5f) == 0.5f);
+    assert_true(evict_score_value(&qhitter, &view, 3, 0.5f) == 0.5f);
 }
 
 /* A quarter of the budget, as a power of two; what nothing follows is in no chunk. */
@@ -180,25 +165,6 @@ static void chunks_follow_the_budget(void **state)
     assert_int_equal(evict_behind_prompt(EVICT_LAGKV, &row, 0).recent, 0);
     assert_int_equal(evict_behind_prompt(EVICT_LAGKV, &row, 8).recent, 8);
     assert_int_equal(evict_behind_prompt(EVICT_SNAPKV, &row, 8).recent, 16);
-}
-
-/* A weight that each of two query heads has always had is that weight; |o - v| a / (1 - a). */
-static void outputs_are_lost(void **state)
-{
-    (void)state;
-    const struct evict_score s = evict_score_of(EVICT_CAOTE);
-    static const float weights[] = {0.25f, 0.5f, 0.999f, 1, 0};
-    for (int i = 0; i < 5; i++) {
-        float score = 0, a = weights[i];
-        for (int now = 0; now < 2000; now++)
-            score = evict_score_next(&s, score, 2 * a, 2, now);
-        a = a < EVICT_WEIGHT_MOST ? a : EVICT_WEIGHT_MOST;
-        const float want = a / (1 - a) * 3, got = evict_score_value(&s, NULL, 2, score, 3);
-        assert_true(fabsf(got - want) <= 2e-3f * want);
-    }
-    assert_true(isfinite(evict_score_value(&s, NULL, 1, 1000, 3)));
-    assert_true(isnan(evict_score_value(&s, NULL, 1, NAN, 3)));
-    assert_true(!evict_prompt_scores(EVICT_KEYDIFF) && !evict_decode_scores(EVICT_KEYDIFF));
 }
 
 /* h2o-hf hides who has just left the window once a row has had more tokens than its budget: with H
@@ -281,7 +247,6 @@ int main(void)
         cmocka_unit_test(hits_are_counted),
         cmocka_unit_test(traits_count),
         cmocka_unit_test(chunks_follow_the_budget),
-        cmocka_unit_test(outputs_are_lost),
         cmocka_unit_test(the_gap_is_behind_the_window),
         cmocka_unit_test(patterns_fit),
         cmocka_unit_test(rows_go_on_by_slot),

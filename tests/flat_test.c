@@ -217,7 +217,6 @@ static void attend(const struct ops *ops, struct image *m)
                                                         .kv = kv,
                                                         .evict = h2o,
                                                         .limits = limits,
-                                                        .n_heads = HEADS,
                                                         .n_prompt = PROMPT,
                                                         .scratch = m->scratch});
     ops_run_attend_forced(ops, &(struct attend_forced_args){.kv = kv,

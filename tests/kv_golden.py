@@ -70,9 +70,7 @@ CONFIGS = {
     "q8": [
         ("h2o", "head", "40", {}),
         ("h2o-mean", "layer", "36", {"recent": "16"}),
-        ("knorm", None, "40", {}),
         ("vlen", None, "40", {}),
-        ("keydiff", None, "40", {}),
         ("streaming", None, "40", SLOT),
     ],
     "q4": [
@@ -81,7 +79,6 @@ CONFIGS = {
         ("h2o-hf", None, "40", {}),
         ("fixed-h2o", None, "40", {}),
         ("qhitter", "layer", "36", {"recent": "16"}),
-        ("caote", "layer", "36", {"recent": "16"}),
         ("h2o", "head", "40", SLOT),
     ],
     "mixed": [
@@ -94,9 +91,6 @@ CONFIGS = {
         ("lagkv", None, "48", {}),
         ("scissorhands", "layer", "40", {"recent": "8"}),
         ("qhitter", None, "48", {}),
-        ("r-kv", None, "48", {}),
-        ("caote", None, "40", {"recent": "8"}),
-        ("keydiff", "layer", "40", {"recent": "8"}),
         ("strided", None, "48", {}),
         ("window", "head", "36", {"recent": "0"}),
         ("h2o", "head", "40", {"recent": "16", **SLOT}),

@@ -26,12 +26,6 @@ fault("a prompt protects what decode does", "policy/evict.h", "    if (of_prompt
       "    (void)least;\n    (void)of_prompt;\n", GOLDEN)
 fault("a ring's tokens may go with the prompt", "policy/evict.h", "const int least = score.last > ring_slots ? score.last : ring_slots;",
       "const int least = score.last;\n    (void)ring_slots;", "attend_test")
-fault("a prompt's slots keep scores that are not pooled", "kernels/cpu/slots.c",
-      "kv->slot_score[meta] = kept_score(a, &mode, s, head, pos);",
-      "kv->slot_score[meta] = a->scores ? a->scores[head * round_up(a->n_prompt, 32) + pos] : 0.0f * mode.keep;", "attend_test")
-fault("a key's norm is of the wrong token", "kernels/cpu/attend_forced_evict.inc",
-      "float *k = a->k + token * a->k_stride + at", "float *k = a->k + u->span->token * a->k_stride + at",
-      "attend_test")
 fault("queries of a prompt all count alike in f32", "kernels/cpu/attend_prompt.inc",
       "        inverse[r] *= row_worth(u, first + r);\n", "        (void)row_worth(u, first + r);\n", "attend_test")
 fault("queries of a prompt all count alike in bf16", "kernels/cpu/attend_prompt_bf16.inc",
@@ -40,6 +34,12 @@ fault("a tile's bits come in one too low", "kernels/cpu/attend_prompt.inc",
       "evict_hits_shift(scores[i], end - query,", "evict_hits_shift(scores[i], end - query - 1,", "attend_test")
 fault("tiles without a query that counts are the only ones", "kernels/cpu/attend_prompt.inc",
       "u->tile >= prompt_first_tile(u->args, u->span)", "u->tile > prompt_first_tile(u->args, u->span)", "attend_test")
+
+fault("a prompt's slots keep scores that are not pooled", "kernels/cpu/slots.c",
+      "kv->slot_score[meta] = prompt_kept_score(a, &mode, head, pos);",
+      "kv->slot_score[meta] = a->scores ? a->scores[head * round_up(a->n_prompt, 32) + pos] : 0.0f * mode.keep;", "attend_test")
+fault("attend_evict.cu: bits are added up over heads", EVICT_CU, "score = score + evict_score_value(&f.score, &view, own, trait);",
+      "score = score + own;", SIMT_ATTEND)
 
 # ---- who is not seen
 
@@ -67,7 +67,7 @@ fault("scores of empty slots are in view", EVICT_INC, "i + 16 <= s.n && u->n_liv
 
 TRAITS = "trait_test"
 fault("a value's norm does not count", SCORE_H, "return score * trait;", "return score + 0 * trait;", "evict_test")
-fault("what codes lose counts for a slot", SCORE_H, "(1.0f - share) * (1.0f - evict_way(trait,", "(1.0f - share) * (0.0f + evict_way(trait,",
+fault("what codes lose counts for a slot", SCORE_H, "0.5f * (1.0f - evict_way(trait,", "0.5f * (0.0f + evict_way(trait,",
       "evict_test", GOLDEN)
 fault("the greatest trait is not joined", SCORE_H, "        view->trait_max = other->trait_max;", "        view->trait_max = view->trait_max;",
       "evict_test")
@@ -88,26 +88,9 @@ fault("masked slots are in view", EVICT_INC, "            if (kv->slot_pos[at + 
 fault("all heads have the first one's view", EVICT_INC, "const struct evict_view *view = &u->view[head];",
       "const struct evict_view *view = &u->view[0];", "attend_test")
 
-# ---- anchors and lags
+# ---- lags
 
 SCORE_K, SLOTS_C = "kernels/score.h", "kernels/cpu/slots.c"
-fault("an anchor goes on from the row before", SCORE_K, "const float sum = now > 0 ? anchor[d] : 0.0f;", "const float sum = anchor[d];", TRAITS)
-fault("keys come to an anchor in their length", SCORE_K, "return norm == 0.0f ? 0.0f : 1.0f / norm;", "return norm == 0.0f ? 0.0f : 1.0f;", TRAITS)
-fault("a key's own length counts beside an anchor", SCORE_K, "const float norms = norm * anchor_norm;", "const float norms = anchor_norm + 0 * norm;", TRAITS)
-fault("a token is no part of the mean it is held against", EVICT_INC, "score_trait(u->score.trait, k, v, n, anchor, now + 1);",
-      "score_trait(u->score.trait, k, v, n, anchor, now);", TRAITS)
-fault("a prompt's tokens are held against as many as come one by one", SLOTS_C, "anchor_at(a, head), a->n_prompt);",
-      "anchor_at(a, head), pos + 1);", TRAITS)
-fault("heads share an anchor", SLOTS_C, "return row ? row + (int64_t)head * a->from.head_dim : NULL;", "return row + 0 * head;", TRAITS)
-fault("nobody lays out anchors", "policy/layout.c", "if (evict_policy_anchor(b->evict->policy))\n", "if (0)\n", "plan_test")
-fault("layers share an anchor", "engine/line/layer_decode.c", "(int64_t)layer * w->shape->n_kv_heads * w->shape->head_dim;",
-      "0 * (int64_t)layer;", GOLDEN)
-fault("rows share an anchor", "engine/line/layer.c", "    w->rows.anchor_stride = m->layout->parts[LAYOUT_SLOT_ANCHORS].stride / 4;\n", "",
-      GOLDEN)
-fault("attention counts nine parts of ten", SCORE_H, "EVICT_KEY_ALIKE ? 0.1f : 0.5f", "EVICT_KEY_ALIKE ? 0.9f : 0.5f", "evict_test")
-fault("a group's weights are added up", SCORE_H, "return (1.0f - s->keep) / (float)group;", "return (1.0f - s->keep) + 0 * (float)group;", "evict_test")
-fault("a weight of 1 is divided by nothing", SCORE_H, "    a = a > EVICT_WEIGHT_MOST ? EVICT_WEIGHT_MOST : a;\n", "", "evict_test")
-fault("vectors of losses forget their greatest weight", EVICT_INC, "    a = v16_select_less(most, a, most, a);\n", "    (void)most;\n", "attend_test")
 fault("the last chunk has ranks", "policy/evict_lagkv.h", "return whole > 1 ? whole - 1 : 0;", "return whole > 1 ? whole : 0;", "evict_test")
 fault("a chunk is held against itself", SLOTS_C, "for (int pos = first + lag; pos < first + 2 * lag; pos++)", "for (int pos = first; pos < first + lag; pos++)",
       TRAITS)
@@ -117,13 +100,6 @@ fault("a prompt is cut as one that weights rank", "policy/evict.h", "score.sourc
 
 # ---- on the device
 
-fault("attend.cuh: an anchor goes on from the row before", "kernels/cuda/attend.cuh", "const float sum = now > 0 ? anchor[d] : 0.0f;",
-      "const float sum = anchor[d];", SIMT_ATTEND)
-fault("attend_evict.cu: a trait is made before its token comes to the anchor", EVICT_CU, "anchor, t.now + 1);", "anchor, t.now);", SIMT_ATTEND)
-fault("slots.cu: a tile of an anchor ends early", "kernels/cuda/slots.cu", "n = left < ANCHOR_TILE ? left : ANCHOR_TILE;",
-      "n = left < ANCHOR_TILE ? left : ANCHOR_TILE - 1;", SIMT_ATTEND)
-fault("slots.cu: an anchor's next tile begins before all have read", "kernels/cuda/slots.cu", "            anchor[d] = sum;\n        }\n        __syncthreads();\n",
-      "            anchor[d] = sum;\n        }\n", SIMT_ATTEND)
 fault("slots.cu: a chunk's values are its keys", "kernels/cuda/slots.cu", "kept_vector_at(a, head, first + token, v)", "kept_vector_at(a, head, first + token, 0)",
       SIMT_ATTEND)
 
@@ -139,16 +115,12 @@ fault("slots.cu: lanes of an error are added in another order", "kernels/cuda/sl
       "(error[0] + error[2]) + (error[1] + error[3])", "(error[0] + error[1]) + (error[2] + error[3])", SIMT_ATTEND)
 
 
-fault("attend_evict.cu: bits are added up over heads", EVICT_CU, "score = score + evict_score_value(&f.score, &view, f.group, own, trait);",
-      "score = score + own;", SIMT_ATTEND)
 fault("prefill.cu: bits of a group's first head", PREFILL_CU, "(row0 + r + 1) % group != 0", "(row0 + r) % group != 0",
       SIMT_ATTEND)
 fault("prefill.cu: queries count alike", PREFILL_CU, "f.inverse[i] * evict_query_worth(&mode, query, s.n_prompt);",
       "f.inverse[i];", SIMT_ATTEND)
 fault("attend.cu: a key's norm leaves a lane out", "kernels/cuda/attend.cuh", "        square = fmaf(x[d], x[d], square);",
       "        square = d == 15 ? square : fmaf(x[d], x[d], square);", SIMT_ATTEND)
-fault("slots.cu: no key is looked at", "kernels/cuda/slots.cu", "if (!score_is_of_key(mode->source))", "if (mode->source)",
-      SIMT_ATTEND)
 
 # ---- positions by slot
 

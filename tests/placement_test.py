@@ -87,15 +87,12 @@ POLICIES = {
     "scissorhands, layer scope, mixed": ["--kv-policy", "scissorhands", "--kv-budget", "0.4", "--kv-scope", "layer",
                                          "--kv-format", "mixed"],
     "qhitter, mixed": ["--kv-policy", "qhitter", "--kv-budget", "96", "--kv-format", "mixed"],
-    "caote, layer scope, mixed": ["--kv-policy", "caote", "--kv-budget", "96", "--kv-scope", "layer", "--kv-format", "mixed"],
-    "r-kv": ["--kv-policy", "r-kv", "--kv-budget", "64"],
     "lagkv, q4": ["--kv-policy", "lagkv", "--kv-budget", "48", "--kv-format", "q4"],
-    "keydiff, q8": ["--kv-policy", "keydiff", "--kv-budget", "48", "--kv-format", "q8"],
     "h2o-hf, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "24", "--kv-recent", "8", "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
 # Level check: each number format, each scope, and each kind of state that a slot may have.
-KINDS = pick(("full", "full, f32", "h2o", "ema, q4", "scissorhands, layer scope, mixed", "keydiff, q8", "h2o-hf, mixed"),
+KINDS = pick(("full", "full, f32", "h2o", "ema, q4", "scissorhands, layer scope, mixed", "h2o-hf, mixed"),
              tuple(POLICIES))
 
 
@@ -397,7 +394,6 @@ def prefixes(bench):
     f32 = ["--compute", "f32", "--kv-format", "f32"]
     for policy, flags in (("full", []), ("f32", f32), ("window", ["--kv-policy", "window", "--kv-budget", "64"]),
                           ("h2o", ["--kv-policy", "h2o", "--kv-budget", "64"]),
-                          ("knorm", ["--kv-policy", "knorm", "--kv-budget", "64"]), ("keydiff", ["--kv-policy", "keydiff", "--kv-budget", "64"]),
                           ("lagkv", ["--kv-policy", "lagkv", "--kv-budget", "64"]), ("mixed", ["--kv-format", "mixed"])):
         want = bench.good(f"prefixes, {policy}: alone", "run", bench.llama, source,
                           flags + ["--batch", "1", "--batches", "1"])
@@ -567,7 +563,7 @@ def forced(bench):
     r = random.Random(9)
     forced_case.stopped = forced_case.shorter = 0
     long_ones = set()
-    for i, policy in enumerate(("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands", "keydiff", "caote")):
+    for i, policy in enumerate(("full", "window", "streaming", "h2o", "h2o-mean", "ema", "scissorhands")):
         for compute in pick((("bf16", "f32")[i % 2],), ("bf16", "f32")):
             for scope in ("head", "layer") if policy.startswith(("h2o", "ema")) else ("head",):
                 budget = ["--kv-policy", policy, "--kv-scope", scope, "--kv-budget",

@@ -586,29 +586,6 @@ static void test_ranks_have_room(void **state)
     assert_int_equal(layout_rope_rows(&work, &evict), 100);
 }
 
-/* A row has an anchor in every decoder layer where its policy has one, and no byte elsewhere. */
-static void test_anchors_are_counted(void **state)
-{
-    (void)state;
-    static struct layout l;
-    struct budget none = {-1, -1, -1};
-    struct plan p = {.batch = 8, .batches = 4, .prefill_tokens = 64, .resident = 3, .kv_near = 40};
-    struct plan_bytes a, b;
-    char why[256];
-    p = derived(p);
-    evict = (struct evict){.policy = EVICT_KNORM, .budget = 128, .sink = -1};
-    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &l, &a, why, sizeof why);
-    assert_int_equal(l.parts[LAYOUT_SLOT_ANCHORS].n, 0);
-    evict.policy = EVICT_KEYDIFF;
-    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &l, &b, why, sizeof why);
-    assert_int_equal(l.parts[LAYOUT_SLOT_ANCHORS].n, 32);
-    assert_int_equal(l.parts[LAYOUT_SLOT_ANCHORS].n_bytes,
-                     (int64_t)p.decoder * shape.n_kv_heads * shape.head_dim * 4);
-    assert_int_equal(l.parts[LAYOUT_SLOT_TRAITS].n, 0);
-    assert_true(b.by[PLAN_BYTES_kv_meta][TIER_RAM] - a.by[PLAN_BYTES_kv_meta][TIER_RAM] >=
-                32 * l.parts[LAYOUT_SLOT_ANCHORS].n_bytes);
-}
-
 /* Layers with a window among others that have none hold what it lets them hold, and no more is
  * planned for them; where rows hold less than that they take pages like all others. */
 static void test_windows_have_pools_of_their_own(void **state)
@@ -777,7 +754,6 @@ int main(void)
         cmocka_unit_test(test_layers_share_a_budget),
         cmocka_unit_test(test_windows_and_shares),
         cmocka_unit_test_setup(test_ranks_have_room, setup),
-        cmocka_unit_test_setup(test_anchors_are_counted, setup),
         cmocka_unit_test_setup(test_windows_have_pools_of_their_own, setup),
         cmocka_unit_test_setup(test_device_memory, setup),
         cmocka_unit_test(test_evict_order),

@@ -19,7 +19,6 @@ static void kv_to_device(struct kv_rows *kv)
     TO_DEVICE(kv->slot_score);
     TO_DEVICE(kv->slot_rank);
     TO_DEVICE(kv->slot_trait);
-    TO_DEVICE(kv->anchor);
     TO_DEVICE(kv->dirty);
     TO_DEVICE(kv->rings);
 }
@@ -180,10 +179,6 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
         {{.policy = EVICT_STREAMING, .simulate = 1}, {40, 36, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
-        {{.policy = EVICT_KNORM}, {40, 12, 4}},
-        {{.policy = EVICT_RKV}, {258, 100, 0}},
-        {{.policy = EVICT_CAOTE, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
-        {{.policy = EVICT_KEYDIFF}, {258, 100, 0}},
         {{.policy = EVICT_LAGKV}, {258, 100, 0}},
     };
     const int n = (int)(sizeof cases / sizeof *cases);

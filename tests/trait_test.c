@@ -1,4 +1,4 @@
-/* tests/trait_test.c - what slots carry beside their score, and anchors: each held to sums
+/* tests/trait_test.c - what slots carry beside their score, held to sums
  * over the tokens themselves, whatever way a token's slot has gone. Whether kernels agree is
  * attend_test's. */
 #include "kernels/score.h"
@@ -32,44 +32,10 @@ static double norm_of(const float *x, int n)
     return sqrt(square);
 }
 
-/* The cosine of token pos's key with the sum of the unit keys of the first n tokens. */
-static double alike(const struct model *m, const struct tokens *t, int head, int pos, int n)
-{
-    const float *k = t->k + head * m->head_dim;
-    double products = 0, square = 0;
-    for (int d = 0; d < m->head_dim; d++) {
-        double anchor = 0;
-        for (int i = 0; i < n; i++)
-            anchor += k[i * t->kv_stride + d] / norm_of(k + i * t->kv_stride, m->head_dim);
-        products += anchor * k[pos * t->kv_stride + d];
-        square += anchor * anchor;
-    }
-    return products / sqrt(square) / norm_of(k + pos * t->kv_stride, m->head_dim);
-}
-
-/* How far token pos's value is from the mean of the first n tokens'. */
-static double apart(const struct model *m, const struct tokens *t, int head, int pos, int n)
-{
-    double square = 0;
-    for (int d = head * m->head_dim; d < (head + 1) * m->head_dim; d++) {
-        double sum = 0;
-        for (int i = 0; i < n; i++)
-            sum += t->v[i * t->kv_stride + d];
-        square += pow(t->v[pos * t->kv_stride + d] - sum / n, 2);
-    }
-    return sqrt(square);
-}
-
-/* What a slot's score, where keys alone make it, or its trait should be; n: tokens of its anchor.
- */
-static double wanted(const struct model *m, const struct tokens *t, int policy, int head, int pos,
-                     int n)
+/* What a slot's trait should be. */
+static double wanted(const struct model *m, const struct tokens *t, int policy, int head, int pos)
 {
     const int64_t at = (int64_t)pos * t->kv_stride + head * m->head_dim;
-    if (policy == EVICT_KEYDIFF || policy == EVICT_RKV)
-        return (policy == EVICT_RKV ? 1 : -1) * alike(m, t, head, pos, n);
-    if (policy == EVICT_CAOTE)
-        return apart(m, t, head, pos, n);
     if (policy == EVICT_VLEN)
         return norm_of(t->v + at, m->head_dim);
     return lost_by_codes(t->k + at, m->head_dim) + lost_by_codes(t->v + at, m->head_dim);
@@ -80,15 +46,13 @@ static void traits_are_of_their_tokens(void **state)
     (void)state;
     enum { PROMPT = 45 };
     static const enum kv_format formats[] = {KV_F32, KV_Q4, KV_MIXED};
-    static const int policies[] = {EVICT_VLEN, EVICT_QHITTER, EVICT_KEYDIFF, EVICT_RKV,
-                                   EVICT_CAOTE};
+    static const int policies[] = {EVICT_VLEN, EVICT_QHITTER};
     for (int i = 0; i < 6 * (int)(sizeof policies / sizeof *policies); i++) {
         struct model m = {4, 2, i % 2 ? 80 : 33, KV_F32, formats[i % 3]};
         struct evict e = {.policy = policies[i / 6], .scope = i / 3 % 2};
         struct tokens t = tokens_make(&m, 90, 670);
         struct ops ops = {.isa = isa_best(), .compute = COMPUTE_F32};
         struct row r = row_run(&ops, &m, &t, e, (struct evict_row){40, 18, 4}, PROMPT, 7);
-        const float *numbers = r.kv.slot_trait ? r.kv.slot_trait : r.kv.slot_score;
         int n = 0;
         for (int head = 0; head < 2; head++)
             for (int slot = 0; slot < r.kv.slots_cap; slot++) {
@@ -96,63 +60,14 @@ static void traits_are_of_their_tokens(void **state)
                 const int ring = r.kv.slots_cap - r.kv.ring_slots;
                 if (slot >= r.kv.n_slots && slot < ring)
                     continue;
-                const int pos = r.kv.slot_pos[at], seen = pos < PROMPT ? PROMPT : pos + 1;
-                const double want = wanted(&m, &t, e.policy, head, pos, seen);
-                assert_true(fabs((double)numbers[at] - want) < 1e-5 * fmax(fabs(want), 0.1));
+                const int pos = r.kv.slot_pos[at];
+                const double want = wanted(&m, &t, e.policy, head, pos);
+                assert_true(fabs((double)r.kv.slot_trait[at] - want) <
+                            1e-5 * fmax(fabs(want), 0.1));
                 n++;
             }
         assert_int_equal(n, 80);
         row_free(&r);
-        tokens_free(&t);
-    }
-}
-
-/* Links of the chain over tokens [0, n), for one dimension. */
-static float chain(const struct model *m, const struct tokens *t, int kind, int head, int d, int n)
-{
-    float sum = 0;
-    for (int i = 0; i < n; i++) {
-        const int64_t at = (int64_t)i * t->kv_stride + head * m->head_dim;
-        const float one = 1.0f / math_norm(t->k + at, m->head_dim);
-        sum = kind == EVICT_KEY_ANCHOR ? fmaf(t->k[at + d], one, sum) : sum + t->v[at + d];
-    }
-    return sum;
-}
-
-/* An anchor is one chain over all tokens, wherever the prompt and spans end, whoever has gone, on
- * every instruction set; a prompt begins it anew. */
-static void anchors_are_chains(void **state)
-{
-    (void)state;
-    enum { N = 70 };
-    static const int policies[] = {EVICT_KEYDIFF, EVICT_CAOTE, EVICT_RKV};
-    static const int prompts[] = {0, 1, 33, 70};
-    for (int i = 0; i < 16; i++) {
-        struct model m = {4, 2, i % 2 ? 80 : 33, KV_F32, i % 2 ? KV_MIXED : KV_BF16};
-        struct evict e = {.policy = policies[i % (int)(sizeof policies / sizeof *policies)],
-                          .scope = i / 4 % 2,
-                          .simulate = i / 2 % 2};
-        const int kind = evict_policy_anchor(e.policy);
-        struct tokens t = tokens_make(&m, N, 680);
-        FOR_EACH_ISA(isa)
-        {
-            struct ops ops = {.isa = isa, .compute = COMPUTE_F32};
-            for (int step = 1; step <= N; step = step * 7 + 1) {
-                struct evict_row limits = {40, 18, 4};
-                struct row r = row_make(&m, &t, e, limits, prompts[i / 4]), *rows[] = {&r};
-                const struct tokens *ts[] = {&t};
-                if (r.n_prompt > 0)
-                    row_prompt(&ops, &m, &t, &r, r.n_prompt);
-                for (int at = r.n_prompt; at < N; at += step)
-                    rows_forced(&ops, &m, ts, rows, 1, at, at + step < N ? step : N - at);
-                for (int head = 0; head < 2; head++)
-                    for (int d = 0; d < m.head_dim; d++) {
-                        const float want = chain(&m, &t, kind, head, d, N);
-                        assert_memory_equal(&r.kv.anchor[head * m.head_dim + d], &want, 4);
-                    }
-                row_free(&r);
-            }
-        }
         tokens_free(&t);
     }
 }
@@ -215,7 +130,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(traits_are_of_their_tokens),
-        cmocka_unit_test(anchors_are_chains),
         cmocka_unit_test(lags_are_ranks_of_spreads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -105,8 +105,7 @@ static int shown_slots(const struct dump *d, const struct kv_row *kv, int head, 
             const float score = kv->slot_score ? kv->slot_score[at + s] : 0;
             const float trait = trait_of(kv, at + s);
             all[n++] =
-                (struct shown){kv->slot_pos[at + s],
-                               evict_score_value(mode, &view, d->config.group, score, trait)};
+                (struct shown){kv->slot_pos[at + s], evict_score_value(mode, &view, score, trait)};
         }
     qsort(all, (size_t)n, sizeof *all, by_position);
     return n;

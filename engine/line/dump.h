@@ -10,8 +10,8 @@
 
 struct dump_config {
     const char *dump_path, *trace_path; // NULL: not wanted
-    int n_kv_heads, group;              // query heads of a KV head
-    struct evict_score score;           // of the policy
+    int n_kv_heads;
+    struct evict_score score; // of the policy
 };
 
 struct dump {

@@ -55,7 +55,6 @@ void layer_place_attention(struct layer_work *w)
     w->rows.page_ids_stride = plan->slots_cap / PAGE_SLOTS;
     w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
     w->rows.slot_stride = m->layout->parts[LAYOUT_SLOT_POS].stride / 4;
-    w->rows.anchor_stride = m->layout->parts[LAYOUT_SLOT_ANCHORS].stride / 4;
     w->rows.ring_stride = m->layout->parts[LAYOUT_RINGS].stride;
 }
 

@@ -284,7 +284,6 @@ static void keep_prompt(struct layer_work *w, const struct cut *c, const struct 
                                     .evict = w->rule,
                                     .limits = layer_limits(w, row),
                                     .row = kept_row,
-                                    .n_heads = w->shape->n_heads,
                                     .n_prompt = n_prompt,
                                     .scratch = w->scratch};
     ops_run_prompt_keep(&w->ops, &keep);
@@ -504,7 +503,6 @@ static void place_state(const struct layer_work *w, const struct batch *b,
     rows->slot_score = NULL;
     rows->slot_rank = NULL;
     rows->slot_trait = NULL;
-    rows->anchor = NULL;
     rows->rings = memory_at(w->memory, LAYOUT_RINGS, first);
     if (w->rule.policy != EVICT_FULL) {
         rows->slot_pos = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_POS, first) + slots;
@@ -514,9 +512,6 @@ static void place_state(const struct layer_work *w, const struct batch *b,
         rows->slot_rank = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_RANKS, first) + slots;
     if (evict_policy_trait(w->rule.policy))
         rows->slot_trait = (float *)memory_at(w->memory, LAYOUT_SLOT_TRAITS, first) + slots;
-    if (evict_policy_anchor(w->rule.policy))
-        rows->anchor = (float *)memory_at(w->memory, LAYOUT_SLOT_ANCHORS, first) +
-                       (int64_t)layer * w->shape->n_kv_heads * w->shape->head_dim;
     if (rows->rings)
         rows->rings += layer * w->ring_bytes;
 }
@@ -648,7 +643,6 @@ static void place_kept(struct layer_work *w, const struct kv_rows *home, int tur
     rows->slot_score = home->slot_score ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 1) : NULL;
     rows->slot_rank = home->slot_rank ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 2) : NULL;
     rows->slot_trait = home->slot_trait ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 3) : NULL;
-    rows->anchor = memory_at(m, LAYOUT_KEPT_ANCHOR, turn);
     rows->rings = memory_at(m, LAYOUT_KEPT_RING, turn);
 }
 
@@ -673,8 +667,6 @@ static void send_kept(const struct layer_work *w, const struct ops *copies, cons
         ops_copy(copies, home->slot_rank + at, rows->slot_rank, n_bytes);
     if (home->slot_trait)
         ops_copy(copies, home->slot_trait + at, rows->slot_trait, n_bytes);
-    if (home->anchor)
-        ops_copy(copies, home->anchor + r * home->anchor_stride, rows->anchor, kv_numbers(w) * 4);
     if (home->rings)
         ops_copy(copies, home->rings + r * home->ring_stride, rows->rings, w->ring_bytes);
 }

@@ -125,22 +125,6 @@ static void position_get(const struct prompt_keep_args *a, int head, int pos, fl
     }
 }
 
-static float *anchor_at(const struct prompt_keep_args *a, int head)
-{
-    float *row = a->kv.anchor ? a->kv.anchor + a->row * a->kv.anchor_stride : NULL;
-    return row ? row + (int64_t)head * a->from.head_dim : NULL;
-}
-
-/* A head's anchor, of the prompt from now on. */
-static void make_anchor(const struct prompt_keep_args *a, struct keep_scratch *s, int kind,
-                        int head)
-{
-    for (int pos = 0; pos < a->n_prompt; pos++) {
-        position_get(a, head, pos, s->k, s->v);
-        score_anchor_add(kind, s->k, s->v, a->from.head_dim, pos, anchor_at(a, head));
-    }
-}
-
 /* The next chunk's keys and values, for the one at `first`. */
 static void see_lag(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int first,
                     int lag, struct score_lag *keys, struct score_lag *values)
@@ -177,24 +161,14 @@ static void make_lag_scores(const struct prompt_keep_args *a, struct keep_scratc
     }
 }
 
-/* The score that a position has in its slot. */
-static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode,
-                        struct keep_scratch *s, int head, int pos)
-{
-    if (!score_is_of_key(mode->source))
-        return prompt_kept_score(a, mode, head, pos);
-    position_get(a, head, pos, s->k, NULL);
-    return score_of_key(mode->source, s->k, a->from.head_dim, anchor_at(a, head));
-}
-
-/* And its trait. */
+/* The trait that a position has in its slot. */
 static float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode,
                         struct keep_scratch *s, int head, int pos)
 {
     if (mode->trait == EVICT_NO_TRAIT)
         return 0;
     position_get(a, head, pos, s->k, s->v);
-    return score_trait(mode->trait, s->k, s->v, a->from.head_dim, anchor_at(a, head), a->n_prompt);
+    return score_trait(mode->trait, s->k, s->v, a->from.head_dim);
 }
 
 /* The rank of every position for one head, or for all heads together (scope layer). */
@@ -203,17 +177,16 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
     int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
-    const int group = a->n_heads / a->from.n_kv_heads;
     for (int h = first; h < last && evict_has_view(&mode); h++) {
         s->view[h] = evict_view_empty();
         for (int pos = 0; pos < a->n_prompt; pos++)
-            evict_view_add(&s->view[h], kept_score(a, &mode, s, h, pos),
+            evict_view_add(&s->view[h], prompt_kept_score(a, &mode, h, pos),
                            kept_trait(a, &mode, s, h, pos));
     }
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
         for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-            score += evict_score_value(&mode, &s->view[h], group, kept_score(a, &mode, s, h, pos),
+            score += evict_score_value(&mode, &s->view[h], prompt_kept_score(a, &mode, h, pos),
                                        kept_trait(a, &mode, s, h, pos));
         s->rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
@@ -325,7 +298,7 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
             kv->slot_rank[meta] = rank;
         rank += !s->gone[pos];
         if (kv->slot_score)
-            kv->slot_score[meta] = kept_score(a, &mode, s, head, pos);
+            kv->slot_score[meta] = prompt_kept_score(a, &mode, head, pos);
         if (kv->slot_trait)
             kv->slot_trait[meta] = kept_trait(a, &mode, s, head, pos);
     }
@@ -352,16 +325,11 @@ static struct keep_scratch thread_scratch(const struct prompt_keep_args *a, int 
 static void whole_part(void *ctx, int thread, int n_threads)
 {
     const struct keep_task *t = ctx;
-    const int kind = evict_policy_anchor(t->args->evict.policy);
     struct keep_scratch s = thread_scratch(t->args, thread);
     int64_t first, last;
     pool_split(t->args->from.n_kv_heads, thread, n_threads, &first, &last);
-    for (int64_t head = first; head < last; head++) {
-        if (kind)
-            make_anchor(t->args, &s, kind, (int)head);
-        if (evict_lag_scores(t->args->evict.policy))
-            make_lag_scores(t->args, &s, (int)head);
-    }
+    for (int64_t head = first; head < last; head++)
+        make_lag_scores(t->args, &s, (int)head);
 }
 
 static void keep_part(void *ctx, int thread, int n_threads)
@@ -383,9 +351,8 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     t.n_out = (int)max_i64(0, (int64_t)a->n_prompt - a->limits.budget);
     CHECK(n_slots <= t.kv.slots_cap - ring_slots);
     CHECK(!evict_policy_trait(a->evict.policy) || t.kv.slot_trait);
-    CHECK(!evict_policy_anchor(a->evict.policy) || t.kv.anchor);
     CHECK(!evict_lag_scores(a->evict.policy) || a->scores);
-    if (evict_policy_anchor(a->evict.policy) || evict_lag_scores(a->evict.policy))
+    if (evict_lag_scores(a->evict.policy))
         pool_run(ops->pool, whole_part, &t);
     pool_run(ops->pool, keep_part, &t);
     for (int page = 0; page < ceil_div(n_slots, PAGE_SLOTS); page++)

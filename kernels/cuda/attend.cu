@@ -546,7 +546,6 @@ void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
     f.scores = evict_policy_scores(args->evict.policy);
     f.adds = evict_decode_scores(args->evict.policy);
     f.score = evict_score_of(args->evict.policy);
-    f.anchor = evict_anchor_of(&f.score);
     f.group = args->n_heads / n_kv_heads;
     f.n_splits = forced_splits(args->slots_max, args->kv.rings != NULL);
     const int head_dim = args->kv.layout.head_dim;

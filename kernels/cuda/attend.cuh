@@ -15,7 +15,6 @@ struct forced {
     int round_q;
     int scores, adds; // the policy ranks by scores; this token's weights change them
     struct evict_score score;
-    int anchor;          // enum evict_anchor
     int group, n_chunks; // query heads of a KV head; the blocks that share them
     int n_splits;        // the most that a span has, the ring's with them
     int first_span, step;
@@ -110,45 +109,6 @@ DEVICE float warp_norm(const float *x, int n)
     float square = 0.0f;
     for (int d = lane_id() % 16; d < n; d += 16)
         square = fmaf(x[d], x[d], square);
-    return sqrtf(warp_sum16(square));
-}
-
-/* ---- anchors: as kernels/score.h has them, by a warp ---- */
-
-DEVICE float *anchor_at(const struct kv_row *kv, int head)
-{
-    return kv->anchor ? kv->anchor + (int64_t)head * kv->all->layout.head_dim : NULL;
-}
-
-/* The token at position `now` comes to its anchor, which all lanes then see. */
-DEVICE void warp_anchor_add(int kind, const float *k, const float *v, int n, int now, float *anchor)
-{
-    const float unit = kind == EVICT_KEY_ANCHOR ? score_unit(warp_norm(k, n)) : 0.0f;
-    for (int d = lane_id(); d < n; d += WARP) {
-        const float sum = now > 0 ? anchor[d] : 0.0f;
-        anchor[d] = kind == EVICT_KEY_ANCHOR ? score_anchor_key(sum, k[d], unit) : sum + v[d];
-    }
-    __syncwarp();
-}
-
-DEVICE float warp_alike(const float *k, const float *anchor, int n)
-{
-    float products = 0.0f;
-    for (int d = lane_id() % 16; d < n; d += 16)
-        products = fmaf(k[d], anchor[d], products);
-    products = warp_sum16(products);
-    const float norm = warp_norm(k, n);
-    return score_cosine(products, norm, warp_norm(anchor, n));
-}
-
-DEVICE float warp_apart(const float *v, const float *anchor, int n, int n_tokens)
-{
-    const float share = 1.0f / (float)n_tokens;
-    float square = 0.0f;
-    for (int d = lane_id() % 16; d < n; d += 16) {
-        const float off = score_off_mean(v[d], anchor[d], share);
-        square = fmaf(off, off, square);
-    }
     return sqrtf(warp_sum16(square));
 }
 

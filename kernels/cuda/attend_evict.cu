@@ -47,15 +47,10 @@ DEVICE float warp_code_error(const float *x, int n)
 }
 
 /* score_trait() of a token, by a warp. */
-DEVICE float warp_trait(int trait, const float *k, const float *v, int n, const float *anchor,
-                        int n_tokens)
+DEVICE float warp_trait(int trait, const float *k, const float *v, int n)
 {
     if (trait == EVICT_VALUE_NORM)
         return warp_norm(v, n);
-    if (trait == EVICT_KEY_ALIKE)
-        return warp_alike(k, anchor, n);
-    if (trait == EVICT_VALUE_APART)
-        return warp_apart(v, anchor, n, n_tokens);
     const float of_key = warp_code_error(k, n);
     return of_key + warp_code_error(v, n);
 }
@@ -69,10 +64,7 @@ __global__ void __launch_bounds__(WARP) forced_trait(const __grid_constant__ str
         return;
     const float *k = f.a.k + t.row * f.a.k_stride + (int64_t)head * head_dim;
     const float *v = f.a.v + t.row * f.a.v_stride + (int64_t)head * head_dim;
-    float *anchor = anchor_at(&t.kv, head);
-    if (anchor)
-        warp_anchor_add(f.anchor, k, v, head_dim, t.now, anchor);
-    const float trait = warp_trait(f.score.trait, k, v, head_dim, anchor, t.now + 1);
+    const float trait = warp_trait(f.score.trait, k, v, head_dim);
     if (lane_id() == 0)
         f.own_trait[unit_of(&f, (int)blockIdx.y, head)] = trait;
 }
@@ -152,7 +144,7 @@ __global__ void __launch_bounds__(THREADS) forced_score(const __grid_constant__ 
         if (f.score.trait)
             trait = t.kv.slot_trait[at];
         const struct evict_view view = head_view(&f, &t, unit);
-        score = score + evict_score_value(&f.score, &view, f.group, own, trait);
+        score = score + evict_score_value(&f.score, &view, own, trait);
         if (!s.in_pages && t.now >= ring_slots && slot == t.now % ring_slots) {
             f.leaving[unit] = own;
             f.leaving_trait[unit] = trait;

@@ -94,27 +94,17 @@ DEVICE void join_token(const struct forced *f, const struct token *t, int span, 
     }
 }
 
-/* What the new token's score is, from its key or from weights [group]. */
+/* What the new token's score is, from weights [group]. */
 DEVICE void score_own(const struct forced *f, const struct token *t, int span, int head,
                       const float *weight)
 {
-    const int head_dim = f->a.kv.layout.head_dim, group = f->group;
-    const int64_t unit = unit_of(f, span, head);
-    if (score_is_of_key(f->score.source) && warp_id() == 0) {
-        const float *k = f->a.k + t->row * f->a.k_stride + (int64_t)head * head_dim;
-        float number, *anchor = anchor_at(&t->kv, head);
-        if (anchor)
-            warp_anchor_add(f->anchor, k, NULL, head_dim, t->now, anchor);
-        number = anchor ? warp_alike(k, anchor, head_dim) : warp_norm(k, head_dim);
-        if (lane_id() == 0)
-            f->own_score[unit] = -number;
-    } else if (threadIdx.x == 0) {
-        float score = 0.0f;
-        for (int r = 0; r < group && f->adds; r++)
-            score = score + weight[r];
-        f->own_score[unit] =
-            f->adds ? evict_score_next(&f->score, 0.0f, score, group, t->now) : 0.0f;
-    }
+    if (threadIdx.x != 0)
+        return;
+    float score = 0.0f;
+    for (int r = 0; r < f->group && f->adds; r++)
+        score = score + weight[r];
+    f->own_score[unit_of(f, span, head)] =
+        f->adds ? evict_score_next(&f->score, 0.0f, score, f->group, t->now) : 0.0f;
 }
 
 /* ---- place ---- */
@@ -198,7 +188,7 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
         float trait = 0.0f;
         if (f->score.trait)
             trait = leaves ? f->leaving_trait[unit] : f->own_trait[unit];
-        score = score + evict_score_value(&f->score, &view, f->group,
+        score = score + evict_score_value(&f->score, &view,
                                           leaves ? f->leaving[unit] : f->own_score[unit], trait);
     }
     int goes = in_pos >= 0 && !evict_protected(&t->s.limits, in_pos, t->now) &&

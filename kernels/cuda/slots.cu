@@ -114,70 +114,6 @@ DEVICE float vector_code_error(const struct kept_vector &x)
     return code_error_relative(errors[0] + errors[1], squares[0] + squares[1]);
 }
 
-/* ---- anchors: as kernels/score.h has them ---- */
-
-/* score_alike() of a key. */
-DEVICE float vector_alike(const struct kept_vector &k, const float *anchor)
-{
-    const int n = k.l->head_dim;
-    const float products = sum16(n, [&](int d, float lane) { return fmaf(k(d), anchor[d], lane); });
-    return score_cosine(products, norm16(n, k), norm16(n, [&](int d) { return anchor[d]; }));
-}
-
-/* score_apart() of a value. */
-DEVICE float vector_apart(const struct kept_vector &v, const float *anchor, int n_tokens)
-{
-    const float share = 1.0f / (float)n_tokens;
-    return norm16(v.l->head_dim, [&](int d) { return score_off_mean(v(d), anchor[d], share); });
-}
-
-DEVICE float *kept_anchor(const struct prompt_keep_args *a, int head)
-{
-    return a->kv.anchor + a->row * a->kv.anchor_stride + (int64_t)head * a->from.head_dim;
-}
-
-#define ANCHOR_TILE (SELECT_THREADS / WARP) // positions, a warp each
-
-static int anchor_shared(void)
-{
-    return take_bytes<float>(ANCHOR_TILE);
-}
-
-/* The row's anchor, of the prompt from now on; a block has a KV head, a thread a dimension. */
-__global__ void __launch_bounds__(SELECT_THREADS, 1)
-    keep_anchor(const __grid_constant__ struct keep f)
-{
-    const struct prompt_keep_args *a = &f.a;
-    const int head = (int)blockIdx.x, head_dim = a->from.head_dim;
-    const int of_values = evict_policy_anchor(a->evict.policy) == EVICT_VALUE_ANCHOR;
-    struct taken taken = {};
-    float *units = take<float>(&taken, ANCHOR_TILE), *anchor = kept_anchor(a, head);
-    for (int first = 0; first < a->n_prompt; first += ANCHOR_TILE) {
-        const int left = a->n_prompt - first, n = left < ANCHOR_TILE ? left : ANCHOR_TILE;
-        if (!of_values && warp_id() < n) {
-            const struct kept_vector k = kept_vector_at(a, head, first + warp_id(), 0);
-            float square = 0.0f;
-            for (int d = lane_id() % 16; d < head_dim; d += 16) {
-                const float x = k(d);
-                square = fmaf(x, x, square);
-            }
-            square = warp_sum16(square);
-            if (lane_id() == 0)
-                units[warp_id()] = score_unit(sqrtf(square));
-        }
-        __syncthreads();
-        for (int d = (int)threadIdx.x; d < head_dim; d += SELECT_THREADS) {
-            float sum = first > 0 ? anchor[d] : 0.0f;
-            for (int i = 0; i < n; i++) {
-                const float x = kept_vector_at(a, head, first + i, of_values)(d);
-                sum = of_values ? sum + x : score_anchor_key(sum, x, units[i]);
-            }
-            anchor[d] = sum;
-        }
-        __syncthreads();
-    }
-}
-
 /* ---- lags: as kernels/score.h has them ---- */
 
 #define LAG_THREADS 256
@@ -289,18 +225,7 @@ __global__ void __launch_bounds__(LAG_THREADS, 4) keep_lags(const __grid_constan
     }
 }
 
-/* The score that a position has in its slot. */
-DEVICE float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
-                        int pos)
-{
-    if (!score_is_of_key(mode->source))
-        return prompt_kept_score(a, mode, head, pos);
-    const struct kept_vector k = kept_vector_at(a, head, pos, 0);
-    return -(mode->source == EVICT_KEYS ? norm16(a->from.head_dim, k)
-                                        : vector_alike(k, kept_anchor(a, head)));
-}
-
-/* And its trait. */
+/* The trait that a position has in its slot. */
 DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
                         int pos)
 {
@@ -309,10 +234,6 @@ DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
     if (mode->trait == EVICT_QUANT_ERROR)
         return vector_code_error(kept_vector_at(a, head, pos, 0)) +
                vector_code_error(kept_vector_at(a, head, pos, 1));
-    if (mode->trait == EVICT_KEY_ALIKE)
-        return vector_alike(kept_vector_at(a, head, pos, 0), kept_anchor(a, head));
-    if (mode->trait == EVICT_VALUE_APART)
-        return vector_apart(kept_vector_at(a, head, pos, 1), kept_anchor(a, head), a->n_prompt);
     return 0.0f;
 }
 
@@ -331,7 +252,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 1)
     struct evict_view *of_warp = take<struct evict_view>(&taken, SELECT_THREADS / WARP);
     struct evict_view view = evict_view_empty();
     for (int pos = (int)threadIdx.x; pos < f.a.n_prompt; pos += SELECT_THREADS)
-        evict_view_add(&view, kept_score(&f.a, &mode, head, pos),
+        evict_view_add(&view, prompt_kept_score(&f.a, &mode, head, pos),
                        kept_trait(&f.a, &mode, head, pos));
     view = block_view(&view, of_warp);
     if (threadIdx.x == 0)
@@ -344,12 +265,11 @@ DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
     const struct evict_score mode = evict_score_of(a->evict.policy);
     const int layer = a->evict.scope == EVICT_SCOPE_LAYER, now = a->n_prompt - 1;
     const int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
-    const int group = a->n_heads / a->from.n_kv_heads;
     float score = 0.0f;
     if (prompt_kept_anyway(a, pos))
         return 0xffffffffu;
     for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-        score = score + evict_score_value(&mode, &f->views[h], group, kept_score(a, &mode, h, pos),
+        score = score + evict_score_value(&mode, &f->views[h], prompt_kept_score(a, &mode, h, pos),
                                           kept_trait(a, &mode, h, pos));
     return rank_key(evict_rank(a->evict.policy, &a->limits, score, pos, now));
 }
@@ -459,7 +379,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
         if (kv.slot_pos)
             kv.slot_pos[at] = gone ? ~pos : pos;
         if (kv.slot_score)
-            kv.slot_score[at] = kept_score(&f.a, &mode, head, pos);
+            kv.slot_score[at] = prompt_kept_score(&f.a, &mode, head, pos);
         if (kv.slot_rank)
             kv.slot_rank[at] = rank;
         if (kv.slot_trait)
@@ -552,8 +472,6 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
     const int64_t pages = ceil_div(f.n_slots, PAGE_SLOTS) + ceil_div(f.n_ring, PAGE_SLOTS);
     (void)ops;
     const struct evict_score mode = evict_score_of(args->evict.policy);
-    if (evict_anchor_of(&mode))
-        LAUNCH(keep_anchor, heads, SELECT_THREADS, anchor_shared(), stream, f);
     if (evict_lag_scores(args->evict.policy)) {
         const unsigned chunks = (unsigned)evict_lag_chunks(&args->limits, args->n_prompt);
         LAUNCH(keep_lags, dim3(chunks + 1, heads), LAG_THREADS, lag_shared(args->from.head_dim),

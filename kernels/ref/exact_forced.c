@@ -201,8 +201,7 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
         float *score = kv->slot_score + ref_slot_at(kv, head, j).meta;
         *score = evict_score_next(&mode, *score, columns[j], group, now);
     }
-    ref_anchor(a, kv, token, now, head);
-    return ref_own_score(a, kv, token, now, head, own_score);
+    return ref_own_score(a, now, own_score);
 }
 
 void exact_attend_forced(const struct ops *ops, const struct attend_forced_args *a)

@@ -422,8 +422,7 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
             float *at = kv->slot_score + ref_slot_at(kv, h, j).meta;
             *at = evict_score_next(&score, *at, columns[j], group, s->pos + i);
         }
-        ref_anchor(a, kv, token, s->pos + i, h);
-        own_score[h] = ref_own_score(a, kv, token, s->pos + i, h, (float)sum);
+        own_score[h] = ref_own_score(a, s->pos + i, (float)sum);
     }
     ref_place(a, s, kv, i, own_score);
 }

@@ -44,12 +44,9 @@ int ref_rank(const struct kv_row *kv, int head, int now, int index);
 void ref_ranks(const struct kv_row *kv, int now);
 /* Layout in which a row's own token is rounded. */
 const struct kv_layout *ref_own_layout(const struct kv_row *kv);
-/* The token at position `now` comes to its row's anchor, before all that is made of it. */
-void ref_anchor(const struct attend_forced_args *a, const struct kv_row *kv, int64_t token, int now,
-                int head);
-/* The score that it brings: weight is its own, summed over the heads of its group. */
-float ref_own_score(const struct attend_forced_args *a, const struct kv_row *kv, int64_t token,
-                    int now, int head, float weight);
+/* The score that the token at position `now` brings: weight is its own, summed over the heads of
+ * its group. */
+float ref_own_score(const struct attend_forced_args *a, int now, float weight);
 /* After its attention: token i of a span takes its place in all heads, and kv->n_slots follows.
  * own [REF_OWN * n_kv_heads]: begins with the token's scores, the rest is room for its traits, for
  * those of the one that leaves the ring and for the heads' views. */

@@ -162,7 +162,6 @@ static float slot_value(const struct attend_forced_args *a, const struct kv_row 
                         int last)
 {
     const struct evict_score mode = evict_score_of(a->evict.policy);
-    const int group = a->n_heads / a->kv.layout.n_kv_heads;
     float value = 0;
     for (int h = first; h < last && evict_policy_scores(a->evict.policy); h++) {
         const int64_t meta = (int64_t)h * kv->slots_cap + slot;
@@ -171,7 +170,7 @@ static float slot_value(const struct attend_forced_args *a, const struct kv_row 
             score = kv->slot_score[meta];
             trait = kv->slot_trait ? kv->slot_trait[meta] : 0;
         }
-        value += evict_score_value(&mode, &own->view[h], group, score, trait);
+        value += evict_score_value(&mode, &own->view[h], score, trait);
     }
     return value;
 }
@@ -271,22 +270,6 @@ static int forced_store(const struct attend_forced_args *a, const struct forced_
     return slot == kv->n_slots ? kv->n_slots + 1 : kv->n_slots;
 }
 
-static float *ref_anchor_at(const struct kv_row *kv, const struct kv_layout *l, int head)
-{
-    return kv->anchor ? kv->anchor + (int64_t)head * l->head_dim : NULL;
-}
-
-void ref_anchor(const struct attend_forced_args *a, const struct kv_row *kv, int64_t token, int now,
-                int head)
-{
-    const struct kv_layout *l = &a->kv.layout;
-    const int64_t at = (int64_t)head * l->head_dim;
-    const int kind = evict_policy_anchor(a->evict.policy);
-    if (kind)
-        score_anchor_add(kind, a->k + token * a->k_stride + at, a->v + token * a->v_stride + at,
-                         l->head_dim, now, ref_anchor_at(kv, l, head));
-}
-
 void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,
                int i, float *own_numbers)
 {
@@ -299,8 +282,7 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
     for (int h = 0; h < n_heads; h++) {
         const int64_t at = (int64_t)h * l->head_dim;
         own.trait[h] = score_trait(mode.trait, a->k + token * a->k_stride + at,
-                                   a->v + token * a->v_stride + at, l->head_dim,
-                                   ref_anchor_at(kv, l, h), s->pos + i + 1);
+                                   a->v + token * a->v_stride + at, l->head_dim);
         if (evict_has_view(&mode))
             own.view[h] = head_view(kv, &own, h, s->pos + i);
     }
@@ -310,14 +292,9 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
     ref_ranks(kv, s->pos + i + 1);
 }
 
-float ref_own_score(const struct attend_forced_args *a, const struct kv_row *kv, int64_t token,
-                    int now, int head, float weight)
+float ref_own_score(const struct attend_forced_args *a, int now, float weight)
 {
     const struct evict_score score = evict_score_of(a->evict.policy);
-    const int head_dim = a->kv.layout.head_dim;
-    if (score_is_of_key(score.source))
-        return score_of_key(score.source, a->k + token * a->k_stride + head * head_dim, head_dim,
-                            ref_anchor_at(kv, &a->kv.layout, head));
     if (!evict_decode_scores(a->evict.policy))
         return 0;
     return evict_score_next(&score, 0, weight, a->n_heads / a->kv.layout.n_kv_heads, now);
@@ -339,18 +316,6 @@ static void prompt_get(const struct prompt_keep_args *a, int head, int pos, floa
         const float x = k[i], y = k[half + i];
         k[i] = math_back_a(x, y, c, s, inverse);
         k[half + i] = math_back_b(x, y, c, s, inverse);
-    }
-}
-
-/* The row's anchor, of the prompt from now on. */
-static void prompt_anchor(const struct prompt_keep_args *a, int head)
-{
-    const struct kv_row kv = kv_row_at(&a->kv, a->row, &a->limits, 0);
-    const int kind = evict_policy_anchor(a->evict.policy);
-    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
-    for (int pos = 0; pos < a->n_prompt && kind; pos++) {
-        prompt_get(a, head, pos, k, v);
-        score_anchor_add(kind, k, v, a->from.head_dim, pos, ref_anchor_at(&kv, &a->from, head));
     }
 }
 
@@ -383,27 +348,14 @@ static void prompt_lags(const struct prompt_keep_args *a, int head)
     }
 }
 
-static float kept_score(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
-                        int pos)
-{
-    const struct kv_row kv = kv_row_at(&a->kv, a->row, &a->limits, 0);
-    float k[HEAD_DIM_MAX];
-    if (!score_is_of_key(mode->source))
-        return prompt_kept_score(a, mode, head, pos);
-    prompt_get(a, head, pos, k, NULL);
-    return score_of_key(mode->source, k, a->from.head_dim, ref_anchor_at(&kv, &a->from, head));
-}
-
 static float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
                         int pos)
 {
-    const struct kv_row kv = kv_row_at(&a->kv, a->row, &a->limits, 0);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     if (!mode->trait)
         return 0;
     prompt_get(a, head, pos, k, v);
-    return score_trait(mode->trait, k, v, a->from.head_dim, ref_anchor_at(&kv, &a->from, head),
-                       a->n_prompt);
+    return score_trait(mode->trait, k, v, a->from.head_dim);
 }
 
 static struct evict_view kept_view(const struct prompt_keep_args *a, int head)
@@ -411,7 +363,8 @@ static struct evict_view kept_view(const struct prompt_keep_args *a, int head)
     const struct evict_score mode = evict_score_of(a->evict.policy);
     struct evict_view view = evict_view_empty();
     for (int pos = 0; pos < a->n_prompt && evict_has_view(&mode); pos++)
-        evict_view_add(&view, kept_score(a, &mode, head, pos), kept_trait(a, &mode, head, pos));
+        evict_view_add(&view, prompt_kept_score(a, &mode, head, pos),
+                       kept_trait(a, &mode, head, pos));
     return view;
 }
 
@@ -421,7 +374,6 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks,
                        const struct evict_view *views, int head)
 {
     const struct evict_score mode = evict_score_of(a->evict.policy);
-    const int group = a->n_heads / a->from.n_kv_heads;
     int now = a->n_prompt - 1, best = -1;
     float best_rank = 0;
     for (int pos = 0; pos < a->n_prompt; pos++) {
@@ -430,7 +382,7 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks,
         float score = 0;
         for (int h = 0; h < a->from.n_kv_heads && mode.source != EVICT_NO_SCORE; h++)
             if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
-                score += evict_score_value(&mode, &views[h], group, kept_score(a, &mode, h, pos),
+                score += evict_score_value(&mode, &views[h], prompt_kept_score(a, &mode, h, pos),
                                            kept_trait(a, &mode, h, pos));
         float rank = evict_rank(a->evict.policy, &a->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
@@ -465,7 +417,7 @@ static void keep_marked(const struct prompt_keep_args *a, const struct kv_row *k
     for (int pos = 0; pos < a->n_prompt; pos++) {
         if (marks[pos] < 0 && !a->evict.simulate)
             continue;
-        float score = kept_score(a, &mode, h, pos), trait = kept_trait(a, &mode, h, pos);
+        float score = prompt_kept_score(a, &mode, h, pos), trait = kept_trait(a, &mode, h, pos);
         prompt_get(a, h, pos, k, v);
         if (pos >= first_in_ring) {
             slot_put(kv, ring_slot(kv, h, pos), h, k, v, pos, score, trait);
@@ -484,11 +436,8 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     int32_t *marks = (int32_t *)(void *)(views + a->from.n_kv_heads); // [n_prompt] of a head
     CHECK(a->from.head_dim <= HEAD_DIM_MAX);
     row.n_slots = evict_slots_after(&a->evict, &a->limits, row.ring_slots, 0, 0, a->n_prompt);
-    for (int h = 0; h < a->from.n_kv_heads; h++) {
-        prompt_anchor(a, h);
-        if (evict_lag_scores(a->evict.policy))
-            prompt_lags(a, h);
-    }
+    for (int h = 0; h < a->from.n_kv_heads && evict_lag_scores(a->evict.policy); h++)
+        prompt_lags(a, h);
     for (int h = 0; h < a->from.n_kv_heads; h++)
         views[h] = kept_view(a, h);
     for (int h = 0; h < a->from.n_kv_heads; h++) {
