@@ -502,8 +502,7 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slot
 struct prompt_keep_args {
     struct kv_layout from; // workspace pages, in f32 or bf16
     const void *pages;     // of the prompt
-    float *scores; // of the prompt, as prompt_span_scores(); under evict_lag_scores() room for
-                   // them: they are made here
+    const float *scores;   // of the prompt, as prompt_span_scores()
     struct slot_rope rope; // by which the prompt's keys were rotated; without tables they stay so
     struct kv_rows kv;
     struct evict evict;

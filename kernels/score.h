@@ -10,8 +10,6 @@
 #include "kernels/math.h"
 #include "policy/evict.h"
 
-/* ---- traits ---- */
-
 /* Codes of four bits for a group of numbers: KV_Q4's, but least and step in f32, so that the error
  * does not jump where f16 would round them. */
 struct code_steps {
@@ -68,91 +66,6 @@ static inline float score_trait(int trait, const float *k, const float *v, int n
     if (trait == EVICT_QUANT_ERROR)
         return score_code_error(k, n) + score_code_error(v, n);
     return 0;
-}
-
-/* ---- lags (policy/evict_lagkv.h) ---- */
-
-/* What makes of a channel's way from its least the share of all of it. */
-static inline float score_lag_inverse(float least, float greatest)
-{
-    const float width = greatest - least;
-    return width > 0x1p-120f ? 1.0f / width : 0.0f;
-}
-/* Of the sum of squares off their mean of n numbers. */
-static inline float score_spread(float squares, int n)
-{
-    return sqrtf(squares / (float)(n > 1 ? n - 1 : 1));
-}
-
-/* What a chunk's keys, or values, are held against: the next chunk's, channel by channel. */
-struct score_lag {
-    int n; // channels
-    float least[2 * SHAPE_ROPE_MAX], greatest[2 * SHAPE_ROPE_MAX], inverse[2 * SHAPE_ROPE_MAX];
-};
-static inline void score_lag_begin(struct score_lag *l, int n)
-{
-    l->n = n;
-    for (int d = 0; d < n; d++) {
-        l->least[d] = INFINITY;
-        l->greatest[d] = -INFINITY;
-    }
-}
-/* A vector [n] of the next chunk; no number has no part in it. */
-static inline void score_lag_see(struct score_lag *l, const float *x)
-{
-    for (int d = 0; d < l->n; d++) {
-        l->least[d] = x[d] < l->least[d] ? x[d] : l->least[d];
-        l->greatest[d] = x[d] > l->greatest[d] ? x[d] : l->greatest[d];
-    }
-}
-static inline void score_lag_end(struct score_lag *l)
-{
-    for (int d = 0; d < l->n; d++)
-        l->inverse[d] = score_lag_inverse(l->least[d], l->greatest[d]);
-}
-
-/* The standard deviation over channels of x [n], as shares: sums in 16 lanes. */
-static inline float score_lag_spread(const struct score_lag *l, const float *x)
-{
-    float lanes[16] = {0}, squares[16] = {0};
-    for (int d = 0; d < l->n; d++)
-        lanes[d % 16] = lanes[d % 16] + (x[d] - l->least[d]) * l->inverse[d];
-    const float mean = math_sum16(lanes) / (float)l->n;
-    for (int d = 0; d < l->n; d++) {
-        const float off = (x[d] - l->least[d]) * l->inverse[d] - mean;
-        squares[d % 16] = fmaf(off, off, squares[d % 16]);
-    }
-    return score_spread(math_sum16(squares), l->n);
-}
-
-/* Softmax over a chunk [lag], in place. */
-static inline void score_lag_softmax(float *x, int lag)
-{
-    float lanes[16] = {0}, most = -INFINITY;
-    for (int i = 0; i < lag; i++)
-        most = x[i] > most ? x[i] : most;
-    for (int i = 0; i < lag; i++) {
-        x[i] = math_exp(x[i] - most);
-        lanes[i % 16] = lanes[i % 16] + x[i];
-    }
-    const float inverse = 1.0f / math_sum16(lanes);
-    for (int i = 0; i < lag; i++)
-        x[i] = x[i] * inverse;
-}
-
-/* scores [lag] of a chunk from its spreads of keys and values [lag], which are written over. */
-static inline void score_lag_ranks(float *of_keys, float *of_values, int lag, float *scores)
-{
-    score_lag_softmax(of_keys, lag);
-    score_lag_softmax(of_values, lag);
-    for (int i = 0; i < lag; i++)
-        of_keys[i] = 0.5f * (of_keys[i] + of_values[i]);
-    for (int i = 0; i < lag; i++) {
-        int before = 0;
-        for (int j = 0; j < lag; j++)
-            before += evict_before(of_keys[j], j, of_keys[i], i);
-        scores[i] = evict_lag_rank(before, lag);
-    }
 }
 
 #endif

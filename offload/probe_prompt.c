@@ -52,7 +52,7 @@ static void prompts_carve(struct prompts_bed *b, struct arena *a)
     const int64_t tile = tile_tokens(b), heads = tile * l->n_heads * l->head_dim,
                   kv = tile * l->n_kv_heads * l->head_dim;
     const int64_t slots = (int64_t)b->kept_pages * PAGE_SLOTS * l->n_kv_heads;
-    const int scores = evict_prompt_scores(l->evict.policy) || evict_lag_scores(l->evict.policy);
+    const int scores = evict_prompt_scores(l->evict.policy);
     const int64_t of_prompt =
         attend_prompt_scratch_bytes(b->ops, b->tokens, l->n_heads, l->n_kv_heads, l->head_dim);
     const int64_t of_keep =
@@ -93,7 +93,7 @@ static void keep(struct prompts_bed *b, int prompt)
     struct prompt_keep_args args = {
         .from = b->from,
         .pages = b->pages + (int64_t)prompt * b->pages_each * b->from.page_bytes,
-        .scores = evict_prompt_scores(b->l->evict.policy) || evict_lag_scores(b->l->evict.policy)
+        .scores = evict_prompt_scores(b->l->evict.policy)
                       ? b->scores + (int64_t)prompt * b->pages_each * PAGE_SLOTS * b->l->n_kv_heads
                       : NULL,
         .kv = {.layout = b->to,

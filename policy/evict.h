@@ -22,7 +22,6 @@
 #include "policy/evict_h2o.h"
 #include "policy/evict_h2o_hf.h"
 #include "policy/evict_h2o_mean.h"
-#include "policy/evict_lagkv.h"
 #include "policy/evict_qhitter.h"
 #include "policy/evict_scissorhands.h"
 #include "policy/evict_snapkv.h"
@@ -66,9 +65,6 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
       1, LAYER)                                                                                    \
     X(SNAPKV, "snapkv", "generated tokens, then what the prompt's last queries attend to least",   \
       evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, 0.5, HEAD)                                         \
-    X(LAGKV, "lagkv",                                                                              \
-      "generated tokens, then keys and values that vary least beside the next chunk's",            \
-      evict_lagkv_rank, EVICT_LAGKV_SCORE, 4, 0.5, HEAD)                                           \
     X(BLOCKS, "blocks", "the least summed attention, in the prompt by blocks of 32 tokens",        \
       evict_blocks_rank, EVICT_BLOCKS_SCORE, 4, 0.2, LAYER)                                        \
     X(SCISSORHANDS, "scissorhands",                                                                \
@@ -180,12 +176,6 @@ static inline int evict_decode_scores(int policy)
     return evict_prompt_scores(policy) && !evict_score_of(policy).frozen;
 }
 
-/* 1: a prompt's are made of its keys and values once it is cut: policy/evict_lagkv.h. */
-static inline int evict_lag_scores(int policy)
-{
-    return evict_score_of(policy).source == EVICT_LAGS;
-}
-
 /* enum evict_trait: what slots carry beside their score. */
 static inline int evict_policy_trait(int policy)
 {
@@ -246,8 +236,7 @@ static inline struct evict_row evict_behind_prompt(int policy, const struct evic
     const struct evict_score score = evict_score_of(policy);
     const int least = score.last > ring_slots ? score.last : ring_slots;
     struct evict_row limits = *row;
-    const int of_prompt = score.source == EVICT_WEIGHTS || score.source == EVICT_LAGS;
-    if (of_prompt && score.frozen && limits.recent > least)
+    if (score.frozen && limits.recent > least)
         limits.recent = least;
     return limits;
 }

@@ -19,8 +19,7 @@ enum evict_source {
     EVICT_NO_SCORE, // ranks know positions alone
     EVICT_WEIGHTS,  // attention weights
     EVICT_GAPPED,   // the same, where a token does not see who has just left the window
-    EVICT_HITS,     // whether they are at least the query's mean: bits, the last query's lowest
-    EVICT_LAGS      // none: a prompt's keys and values against those behind (evict_lagkv.h)
+    EVICT_HITS      // whether they are at least the query's mean: bits, the last query's lowest
 };
 
 enum evict_trait {

@@ -244,7 +244,7 @@ static inline void row_prompt_kept_by(const struct ops *ops, const struct ops *k
     struct kv_layout work;
     kv_layout_init(&work, m->work, m->n_kv_heads, m->head_dim);
     int n = r->n_prompt;
-    int scored = evict_prompt_scores(r->evict.policy) || evict_lag_scores(r->evict.policy);
+    int scored = evict_prompt_scores(r->evict.policy);
     int whole_tiles = cut % PAGE_SLOTS == 0 || cut >= n; // else there are no scores
     int64_t n_pages = 1 + ceil_div(n, PAGE_SLOTS), gap = (int64_t)PAGE_SLOTS * m->n_kv_heads;
     uint8_t *pages = take(n_pages * work.page_bytes);
@@ -479,8 +479,6 @@ static const struct scenario scenarios[] = {
     {{.policy = EVICT_TOVA}, {33, 4, 2}},
     {{.policy = EVICT_SNAPKV}, {40, 24, 0}},
     {{.policy = EVICT_SNAPKV, .scope = EVICT_SCOPE_LAYER}, {34, 8, 2}},
-    {{.policy = EVICT_LAGKV}, {40, 18, 4}},
-    {{.policy = EVICT_LAGKV, .scope = EVICT_SCOPE_LAYER}, {33, 20, 0}},
     {{.policy = EVICT_SCISSORHANDS}, {40, 8, 0}},
     {{.policy = EVICT_SCISSORHANDS, .scope = EVICT_SCOPE_LAYER}, {36, 4, 2}},
     {{.policy = EVICT_VLEN}, {40, 18, 4}},

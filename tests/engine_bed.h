@@ -198,8 +198,6 @@ __attribute__((unused)) static const struct evict BY_SLOT = {
     .policy = EVICT_H2O, .budget = 40, .sink = -1, .positions = EVICT_POSITIONS_SLOT};
 __attribute__((unused)) static const struct evict QHITTER = {
     .policy = EVICT_QHITTER, .budget = 48, .sink = -1};
-__attribute__((unused)) static const struct evict LAGKV = {
-    .policy = EVICT_LAGKV, .budget = 40, .sink = -1};
 __attribute__((unused)) static const struct evict MEAN = {.policy = EVICT_H2O_MEAN,
                                                           .budget = 0.4,
                                                           .budget_is_fraction = 1,

@@ -66,8 +66,6 @@ FULL_SET += [
     ("tova", "head", "0.4", {"sink": 2}),
     ("snapkv", None, "48", {}),
     ("snapkv", "layer", "0.4", {"recent": "8"}),
-    ("lagkv", None, "48", {}),
-    ("lagkv", "layer", "0.4", {"recent": "8", "sink": 1}),
     ("scissorhands", None, "48", {"recent": "8"}),
     ("scissorhands", "layer", "0.4", {}),
     ("vlen", None, "48", {}),
@@ -95,7 +93,6 @@ SLOT_SET = [
         ("h2o", "head", "48", {}),
         ("h2o-mean", "layer", "0.4", {}),
         ("h2o-hf", None, "48", {}),
-        ("lagkv", None, "40", {"recent": "8"}),
         ("qhitter", None, "40", {"recent": "8"}),
     )
 ]

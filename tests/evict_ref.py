@@ -423,7 +423,7 @@ def attend_forced(model, rule, trail, layer, prompt, qkv, first, kv, simulate, b
     q, k, v = qkv
     heads, group = np.arange(model.kv_heads), model.heads // model.kv_heads
     rule.group = group
-    scores, traits = rule.prompt_scores(prompt[2], prompt[0], prompt[1]), rule.traits(prompt[0], prompt[1])
+    scores, traits = rule.prompt_scores(prompt[2]), rule.traits(prompt[0], prompt[1])
     ring = ring_slots(rule) if kv == "mixed" else 0
     keep = prompt_keep(rule, trail, layer, scores, first, traits, ring)
     if simulate:  # everything stays, what is gone is masked

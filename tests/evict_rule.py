@@ -21,7 +21,6 @@ POLICIES = {
     "ema": (4, 0.5, "head"),
     "tova": (0, 1, "layer"),
     "snapkv": (0, 0.5, "head"),
-    "lagkv": (4, 0.5, "head"),
     "blocks": (4, 0.2, "layer"),
     "scissorhands": (0, 32, "head"),
     "vlen": (4, 0.5, "head"),
@@ -104,14 +103,12 @@ class Rule:
         own = copy.copy(self)
         if self.policy == "snapkv":  # its window; decode's tokens have no scores, and recent is theirs
             own.recent = min(self.recent, max(16, ring))
-        if self.policy == "lagkv":
-            own.recent = min(self.recent, ring)
         return own
 
     # ---- scores
 
-    def prompt_scores(self, weights, keys, values=None):
-        """weights [KV heads, queries, positions], keys [positions, KV heads, dim] -> [KV heads, positions]."""
+    def prompt_scores(self, weights):
+        """weights [KV heads, queries, positions] -> [KV heads, positions]."""
         n = weights.shape[1]
         if self.policy == "ema":
             return np.tensordot(weights, DECAY ** np.arange(n - 1.0, -1, -1), (1, 0))
@@ -123,8 +120,6 @@ class Rule:
         if self.policy == "blocks":
             blocks = np.array_split(weights.sum(1), range(32, n, 32), axis=1)
             return np.concatenate([np.repeat(b.mean(1, keepdims=True), b.shape[1], 1) for b in blocks], 1) if n else weights.sum(1)
-        if self.policy == "lagkv":
-            return np.stack([self.lag_ranks(keys[:, g], values[:, g]) for g in range(keys.shape[1])])
         if self.policy == "scissorhands":  # bits, the last query's lowest
             bits = [self.hits(weights[:, t], t) * 2.0 ** (n - 1 - t) for t in range(max(0, n - 32), n)]
             return np.sum(bits, 0) if n else weights.sum(1)
@@ -147,23 +142,7 @@ class Rule:
             return weights
         if self.policy == "scissorhands":
             return scores * 2 % 2.0**32 + self.hits(weights, now)
-        return scores if self.policy in ("snapkv", "lagkv") else scores + weights
-
-    def lag_ranks(self, keys, values):
-        """Of a head's positions: the rank of each in its chunk of the prompt, over the chunk's length."""
-        lag = next(lag for lag in (128, 64, 32, 16, 8) if 4 * lag <= self.budget or lag == 8)
-        out, ends = np.ones(len(keys)), range(self.sink + 2 * lag, len(keys) + 1, lag)
-        for end in ends:
-            score = np.zeros(lag)
-            for x in keys, values:
-                chunk, following = x[end - 2 * lag : end - lag], x[end - lag : end]
-                least, width = following.min(0), following.max(0) - following.min(0)
-                spread = ((chunk - least) / np.where(width > 0, width, np.inf)).std(-1, ddof=1)
-                e = np.exp(spread - spread.max())
-                score += e / e.sum() / 2
-            order = np.lexsort((np.arange(lag), score))
-            out[end - 2 * lag + order] = np.arange(1, lag + 1) / lag
-        return out
+        return scores if self.policy == "snapkv" else scores + weights
 
     def hits(self, weights, now):
         """Where the mean over the group is at least that over all tokens so far."""

@@ -29,7 +29,6 @@ static void defaults_are_the_policys(void **state)
     expect_row(EVICT_TOVA, 64, 1, 0);
     expect_row(EVICT_SNAPKV, 64, 32, 0);
     expect_row(EVICT_BLOCKS, 64, 12, 4);
-    expect_row(EVICT_LAGKV, 64, 32, 4);
     expect_row(EVICT_SCISSORHANDS, 64, 32, 0);
     expect_row(EVICT_VLEN, 64, 32, 4);
     expect_row(EVICT_QHITTER, 65, 32, 4);
@@ -144,27 +143,14 @@ static void traits_count(void **state)
     assert_true(evict_score_value(&qhitter, &view, 3, 0.5f) == 0.5f);
 }
 
-/* A quarter of the budget, as a power of two; what nothing follows is in no chunk. */
-static void chunks_follow_the_budget(void **state)
+/* Of a prompt snapkv protects the queries that its scores are of, whatever decode protects. */
+static void a_prompt_protects_its_window(void **state)
 {
     (void)state;
-    static const int budgets[] = {5, 63, 64, 127, 128, 511, 512, 100000};
-    static const int lags[] = {8, 8, 16, 16, 32, 64, 128, 128};
-    for (int i = 0; i < 8; i++) {
-        const struct evict_row row = {.budget = budgets[i], .sink = 4};
-        const int lag = lags[i];
-        assert_int_equal(evict_lag(&row), lag);
-        assert_int_equal(evict_lag_chunks(&row, 0), 0);
-        assert_int_equal(evict_lag_chunks(&row, 2 * lag + 3), 0);
-        assert_int_equal(evict_lag_chunks(&row, 2 * lag + 4), 1);
-        assert_int_equal(evict_lag_chunks(&row, 9 * lag + 5), 8);
-    }
-    assert_true(evict_lag_rank(0, 8) == 0.125f && evict_lag_rank(7, 8) == 1);
-    assert_true(!evict_prompt_scores(EVICT_LAGKV) && !evict_decode_scores(EVICT_LAGKV));
     const struct evict_row row = {.budget = 64, .recent = 32, .sink = 4};
-    assert_int_equal(evict_behind_prompt(EVICT_LAGKV, &row, 0).recent, 0);
-    assert_int_equal(evict_behind_prompt(EVICT_LAGKV, &row, 8).recent, 8);
     assert_int_equal(evict_behind_prompt(EVICT_SNAPKV, &row, 8).recent, 16);
+    assert_int_equal(evict_behind_prompt(EVICT_SNAPKV, &row, 20).recent, 20);
+    assert_int_equal(evict_behind_prompt(EVICT_H2O, &row, 8).recent, 32);
 }
 
 /* h2o-hf hides who has just left the window once a row has had more tokens than its budget: with H
@@ -246,7 +232,7 @@ int main(void)
         cmocka_unit_test(prompts_and_steps_agree),
         cmocka_unit_test(hits_are_counted),
         cmocka_unit_test(traits_count),
-        cmocka_unit_test(chunks_follow_the_budget),
+        cmocka_unit_test(a_prompt_protects_its_window),
         cmocka_unit_test(the_gap_is_behind_the_window),
         cmocka_unit_test(patterns_fit),
         cmocka_unit_test(rows_go_on_by_slot),

@@ -88,7 +88,6 @@ CONFIGS = {
         ("ema", None, "48", {}),
         ("snapkv", None, "48", {}),
         ("h2o-hf", None, "48", {}),
-        ("lagkv", None, "48", {}),
         ("scissorhands", "layer", "40", {"recent": "8"}),
         ("qhitter", None, "48", {}),
         ("strided", None, "48", {}),

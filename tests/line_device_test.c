@@ -34,8 +34,8 @@ static struct plan random_plan(const struct model *model, uint64_t seed)
     return p;
 }
 
-static const struct evict *const POLICIES[] = {&FULL,    &H2O,     &MEAN,   &RINGS, &UNEVEN,
-                                               &BY_SLOT, &QHITTER, &GAPPED, &LAGKV};
+static const struct evict *const POLICIES[] = {&FULL,   &H2O,     &MEAN,    &RINGS,
+                                               &UNEVEN, &BY_SLOT, &QHITTER, &GAPPED};
 #define N_POLICIES ((int)(sizeof POLICIES / sizeof *POLICIES))
 static const struct expect JOBS[] = {{1, 150, 12, REQUEST_GENERATE, 1, 1, 1},
                                      {20, 90, 40, REQUEST_SCORE, 0, 0, 0}};

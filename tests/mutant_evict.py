@@ -22,8 +22,8 @@ fault("a default count does not give way to the budget", "policy/evict.c", "retu
 fault("a policy's scope is always head", "engine/app/run_setup.c", "e->scope = evict_policy_scope(e->policy);",
       "e->scope = EVICT_SCOPE_HEAD;", GOLDEN)
 fault("blocks begin where the slot is", "policy/evict_score.h", "block > 0 ? pos - pos % block", "block > 0 ? pos", "evict_test")
-fault("a prompt protects what decode does", "policy/evict.h", "    if (of_prompt && score.frozen && limits.recent > least)\n        limits.recent = least;\n",
-      "    (void)least;\n    (void)of_prompt;\n", GOLDEN)
+fault("a prompt protects what decode does", "policy/evict.h", "    if (score.frozen && limits.recent > least)\n        limits.recent = least;\n",
+      "    (void)least;\n", GOLDEN)
 fault("a ring's tokens may go with the prompt", "policy/evict.h", "const int least = score.last > ring_slots ? score.last : ring_slots;",
       "const int least = score.last;\n    (void)ring_slots;", "attend_test")
 fault("queries of a prompt all count alike in f32", "kernels/cpu/attend_prompt.inc",
@@ -88,20 +88,8 @@ fault("masked slots are in view", EVICT_INC, "            if (kv->slot_pos[at + 
 fault("all heads have the first one's view", EVICT_INC, "const struct evict_view *view = &u->view[head];",
       "const struct evict_view *view = &u->view[0];", "attend_test")
 
-# ---- lags
-
-SCORE_K, SLOTS_C = "kernels/score.h", "kernels/cpu/slots.c"
-fault("the last chunk has ranks", "policy/evict_lagkv.h", "return whole > 1 ? whole - 1 : 0;", "return whole > 1 ? whole : 0;", "evict_test")
-fault("a chunk is held against itself", SLOTS_C, "for (int pos = first + lag; pos < first + 2 * lag; pos++)", "for (int pos = first; pos < first + lag; pos++)",
-      TRAITS)
-fault("values do not spread", SCORE_K, "0.5f * (of_keys[i] + of_values[i]);", "0.5f * (of_keys[i] + of_keys[i]);", TRAITS)
-fault("a prompt is cut as one that weights rank", "policy/evict.h", "score.source == EVICT_WEIGHTS || score.source == EVICT_LAGS;",
-      "score.source == EVICT_WEIGHTS;", "evict_test")
-
 # ---- on the device
 
-fault("slots.cu: a chunk's values are its keys", "kernels/cuda/slots.cu", "kept_vector_at(a, head, first + token, v)", "kept_vector_at(a, head, first + token, 0)",
-      SIMT_ATTEND)
 
 fault("attend.cuh: the first split is the view", ATTEND_CUH, "i < t->n_splits; i++)\n        evict_view_join",
       "i < 1; i++)\n        evict_view_join", SIMT_ATTEND)

@@ -87,7 +87,6 @@ POLICIES = {
     "scissorhands, layer scope, mixed": ["--kv-policy", "scissorhands", "--kv-budget", "0.4", "--kv-scope", "layer",
                                          "--kv-format", "mixed"],
     "qhitter, mixed": ["--kv-policy", "qhitter", "--kv-budget", "96", "--kv-format", "mixed"],
-    "lagkv, q4": ["--kv-policy", "lagkv", "--kv-budget", "48", "--kv-format", "q4"],
     "h2o-hf, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "24", "--kv-recent", "8", "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
@@ -394,7 +393,7 @@ def prefixes(bench):
     f32 = ["--compute", "f32", "--kv-format", "f32"]
     for policy, flags in (("full", []), ("f32", f32), ("window", ["--kv-policy", "window", "--kv-budget", "64"]),
                           ("h2o", ["--kv-policy", "h2o", "--kv-budget", "64"]),
-                          ("lagkv", ["--kv-policy", "lagkv", "--kv-budget", "64"]), ("mixed", ["--kv-format", "mixed"])):
+                          ("mixed", ["--kv-format", "mixed"])):
         want = bench.good(f"prefixes, {policy}: alone", "run", bench.llama, source,
                           flags + ["--batch", "1", "--batches", "1"])
         check(want.summary.get("shared_prompt_tokens") == 0, f"prefixes, {policy}: a row alone shared")

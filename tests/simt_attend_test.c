@@ -179,7 +179,6 @@ static void slots_about_the_edges(void **state)
         {{.policy = EVICT_H2O_MEAN, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
         {{.policy = EVICT_STREAMING, .simulate = 1}, {40, 36, 4}},
         {{.policy = EVICT_QHITTER, .scope = EVICT_SCOPE_LAYER}, {290, 5, 4}},
-        {{.policy = EVICT_LAGKV}, {258, 100, 0}},
     };
     const int n = (int)(sizeof cases / sizeof *cases);
     for (int i = 0; i < sweep(n, 2 * n); i++) {

@@ -12,8 +12,8 @@ enum err sluice_device_open(int version, const char *arg, struct device **d);
 static const struct evict H2O_40 = {.policy = EVICT_H2O, .budget = 40, .sink = -1};
 static const struct expect JOBS[] = {{1, 55, 2, REQUEST_GENERATE, 1, 1, 1},
                                      {2, 50, 1, REQUEST_SCORE, 0, 0, 0}};
-static const struct evict *const POLICIES[] = {&FULL,    &H2O_40,  &MEAN,   &RINGS,
-                                               &BY_SLOT, &QHITTER, &GAPPED, &LAGKV};
+static const struct evict *const POLICIES[] = {&FULL,    &H2O_40,  &MEAN,  &RINGS,
+                                               &BY_SLOT, &QHITTER, &GAPPED};
 #define N_POLICIES ((int)(sizeof POLICIES / sizeof *POLICIES))
 
 static struct device *device_pinning(uint64_t seed, int sm, int64_t pin_bytes)

@@ -72,65 +72,10 @@ static void traits_are_of_their_tokens(void **state)
     }
 }
 
-/* The standard deviation of token pos's channels between the least and greatest of [from, to). */
-static double spread(const struct model *m, const float *x, int stride, int pos, int from, int to)
-{
-    double sum = 0, square = 0;
-    for (int d = 0; d < m->head_dim; d++) {
-        double least = INFINITY, most = -INFINITY;
-        for (int i = from; i < to; i++) {
-            least = fmin(least, (double)x[i * stride + d]);
-            most = fmax(most, (double)x[i * stride + d]);
-        }
-        const double way = (x[pos * stride + d] - least) / (most - least);
-        sum += way;
-        square += way * way;
-    }
-    return sqrt((square - sum * sum / m->head_dim) / (m->head_dim - 1));
-}
-
-/* Chunk by chunk the ranks, and 1 for who has no next chunk; a chunk's ranks are all there. */
-static void lags_are_ranks_of_spreads(void **state)
-{
-    (void)state;
-    enum { PROMPT = 150, SINK = 3, LAG = 16, CHUNKS = (PROMPT - SINK) / LAG - 1 };
-    const struct model m = {4, 2, 48, KV_F32, KV_F32};
-    const struct evict_row limits = {.budget = 70, .recent = 20, .sink = SINK};
-    const struct evict e = {.policy = EVICT_LAGKV, .simulate = 1}; // all keep their scores
-    struct tokens t = tokens_make(&m, PROMPT + 10, 690);
-    struct ops ops = {.isa = isa_best(), .compute = COMPUTE_F32};
-    struct row r = row_run(&ops, &m, &t, e, limits, PROMPT, 4);
-    for (int head = 0; head < 2; head++) {
-        const float *score = r.kv.slot_score + head * r.kv.slots_cap, *k = t.k + head * 48;
-        for (int pos = 0; pos < PROMPT; pos++)
-            assert_true(score[pos] == 1 || (pos >= SINK && pos < SINK + CHUNKS * LAG));
-        for (int pos = PROMPT; pos < PROMPT + 10; pos++)
-            assert_true(score[pos] == 0);
-        for (int first = SINK; first < SINK + CHUNKS * LAG; first += LAG) {
-            double of[2][LAG], sum[2] = {0}, both[LAG];
-            for (int i = 0; i < 2 * LAG; i++)
-                sum[i / LAG] += of[i / LAG][i % LAG] =
-                    exp(spread(&m, i < LAG ? k : t.v + head * 48, t.kv_stride, first + i % LAG,
-                               first + LAG, first + 2 * LAG));
-            for (int i = 0; i < LAG; i++)
-                both[i] = of[0][i] / sum[0] + of[1][i] / sum[1];
-            for (int i = 0; i < LAG; i++) {
-                int before = 0;
-                for (int j = 0; j < LAG; j++)
-                    before += both[j] < both[i];
-                assert_true(score[first + i] == (float)(before + 1) / LAG);
-            }
-        }
-    }
-    row_free(&r);
-    tokens_free(&t);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(traits_are_of_their_tokens),
-        cmocka_unit_test(lags_are_ranks_of_spreads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

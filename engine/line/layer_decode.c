@@ -275,7 +275,7 @@ static void keep_prompt(struct layer_work *w, const struct cut *c, const struct 
     const struct row *row = &b->rows[c->span->row];
     int n_prompt = c->span->pos + c->span->n;
     int64_t scores_at = (int64_t)c->page * PAGE_SLOTS * w->shape->n_kv_heads;
-    const int scores = evict_prompt_scores(w->rule.policy) || evict_lag_scores(w->rule.policy);
+    const int scores = evict_prompt_scores(w->rule.policy);
     struct prompt_keep_args keep = {.from = w->prompt,
                                     .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
                                     .scores = scores ? w->prompt_scores + scores_at : NULL,

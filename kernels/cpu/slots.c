@@ -125,42 +125,6 @@ static void position_get(const struct prompt_keep_args *a, int head, int pos, fl
     }
 }
 
-/* The next chunk's keys and values, for the one at `first`. */
-static void see_lag(const struct prompt_keep_args *a, struct keep_scratch *s, int head, int first,
-                    int lag, struct score_lag *keys, struct score_lag *values)
-{
-    score_lag_begin(keys, a->from.head_dim);
-    score_lag_begin(values, a->from.head_dim);
-    for (int pos = first + lag; pos < first + 2 * lag; pos++) {
-        position_get(a, head, pos, s->k, s->v);
-        score_lag_see(keys, s->k);
-        score_lag_see(values, s->v);
-    }
-    score_lag_end(keys);
-    score_lag_end(values);
-}
-
-/* A head's scores, where its keys and values make them. */
-static void make_lag_scores(const struct prompt_keep_args *a, struct keep_scratch *s, int head)
-{
-    const int lag = evict_lag(&a->limits), chunks = evict_lag_chunks(&a->limits, a->n_prompt);
-    float *scores = a->scores + head * round_up(a->n_prompt, PAGE_SLOTS);
-    float of_keys[EVICT_LAG_MOST], of_values[EVICT_LAG_MOST];
-    for (int pos = 0; pos < a->n_prompt; pos++)
-        scores[pos] = 1;
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        const int first = a->limits.sink + chunk * lag;
-        struct score_lag keys, values;
-        see_lag(a, s, head, first, lag, &keys, &values);
-        for (int i = 0; i < lag; i++) {
-            position_get(a, head, first + i, s->k, s->v);
-            of_keys[i] = score_lag_spread(&keys, s->k);
-            of_values[i] = score_lag_spread(&values, s->v);
-        }
-        score_lag_ranks(of_keys, of_values, lag, scores + first);
-    }
-}
-
 /* The trait that a position has in its slot. */
 static float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode,
                         struct keep_scratch *s, int head, int pos)
@@ -320,18 +284,6 @@ static struct keep_scratch thread_scratch(const struct prompt_keep_args *a, int 
     return s;
 }
 
-/* What all of a head's positions are held against: before any head is kept, as under scope layer
- * each asks for all. */
-static void whole_part(void *ctx, int thread, int n_threads)
-{
-    const struct keep_task *t = ctx;
-    struct keep_scratch s = thread_scratch(t->args, thread);
-    int64_t first, last;
-    pool_split(t->args->from.n_kv_heads, thread, n_threads, &first, &last);
-    for (int64_t head = first; head < last; head++)
-        make_lag_scores(t->args, &s, (int)head);
-}
-
 static void keep_part(void *ctx, int thread, int n_threads)
 {
     const struct keep_task *t = ctx;
@@ -351,9 +303,6 @@ void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     t.n_out = (int)max_i64(0, (int64_t)a->n_prompt - a->limits.budget);
     CHECK(n_slots <= t.kv.slots_cap - ring_slots);
     CHECK(!evict_policy_trait(a->evict.policy) || t.kv.slot_trait);
-    CHECK(!evict_lag_scores(a->evict.policy) || a->scores);
-    if (evict_lag_scores(a->evict.policy))
-        pool_run(ops->pool, whole_part, &t);
     pool_run(ops->pool, keep_part, &t);
     for (int page = 0; page < ceil_div(n_slots, PAGE_SLOTS); page++)
         t.kv.dirty[page / 64] |= 1ull << (page % 64);

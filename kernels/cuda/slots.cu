@@ -114,117 +114,6 @@ DEVICE float vector_code_error(const struct kept_vector &x)
     return code_error_relative(errors[0] + errors[1], squares[0] + squares[1]);
 }
 
-/* ---- lags: as kernels/score.h has them ---- */
-
-#define LAG_THREADS 256
-
-/* Shared: of keys, then of values. */
-struct lags {
-    float *least, *inverse; // [2][head_dim] of the next chunk
-    float *of;              // [3][EVICT_LAG_MOST] of the chunk's tokens; third: of both
-};
-
-static int lag_shared(int head_dim)
-{
-    return 2 * take_bytes<float>(2 * head_dim) + take_bytes<float>(3 * EVICT_LAG_MOST);
-}
-
-/* What the chunk at `first` is held against, by all threads. */
-DEVICE void lag_see(const struct prompt_keep_args *a, int head, int first, int lag,
-                    const struct lags *l)
-{
-    const int head_dim = a->from.head_dim;
-    for (int i = (int)threadIdx.x; i < 2 * head_dim; i += LAG_THREADS) {
-        const int v = i / head_dim;
-        float least = INFINITY, greatest = -INFINITY;
-        for (int pos = first + lag; pos < first + 2 * lag; pos++) {
-            const float x = kept_vector_at(a, head, pos, v)(i % head_dim);
-            least = x < least ? x : least;
-            greatest = x > greatest ? x : greatest;
-        }
-        l->least[i] = least;
-        l->inverse[i] = score_lag_inverse(least, greatest);
-    }
-    __syncthreads();
-}
-
-/* score_lag_spread() of a vector, by a warp. */
-DEVICE float warp_spread(const struct kept_vector &x, const float *least, const float *inverse)
-{
-    const int n = x.l->head_dim;
-    float sum = 0.0f, squares = 0.0f;
-    for (int d = lane_id() % 16; d < n; d += 16)
-        sum = sum + (x(d) - least[d]) * inverse[d];
-    const float mean = warp_sum16(sum) / (float)n;
-    for (int d = lane_id() % 16; d < n; d += 16) {
-        const float off = (x(d) - least[d]) * inverse[d] - mean;
-        squares = fmaf(off, off, squares);
-    }
-    return score_spread(warp_sum16(squares), n);
-}
-
-/* score_lag_softmax() of x [lag], shared, by a warp. */
-DEVICE void warp_softmax(float *x, int lag)
-{
-    float most = -INFINITY, sum = 0.0f;
-    for (int i = lane_id(); i < lag; i += WARP)
-        most = x[i] > most ? x[i] : most;
-    most = warp_max(most);
-    __syncwarp();
-    for (int i = lane_id(); i < lag; i += WARP)
-        x[i] = math_exp(x[i] - most);
-    __syncwarp();
-    for (int i = lane_id() % 16; i < lag; i += 16)
-        sum = sum + x[i];
-    const float inverse = 1.0f / warp_sum16(sum);
-    __syncwarp();
-    for (int i = lane_id(); i < lag; i += WARP)
-        x[i] = x[i] * inverse;
-}
-
-/* Scores that keys and values make: a block has a chunk and a KV head, the last one all that no
- * whole chunk follows, and the sink. */
-__global__ void __launch_bounds__(LAG_THREADS, 4) keep_lags(const __grid_constant__ struct keep f)
-{
-    const struct prompt_keep_args *a = &f.a;
-    const int chunk = (int)blockIdx.x, head = (int)blockIdx.y, head_dim = a->from.head_dim;
-    const int lag = evict_lag(&a->limits), chunks = (int)gridDim.x - 1;
-    const int first = a->limits.sink + chunk * lag;
-    float *scores = a->scores + head * f.n_pad;
-    for (int pos = (int)threadIdx.x; chunk == chunks && pos < a->n_prompt; pos += LAG_THREADS)
-        if (pos < a->limits.sink || pos >= first)
-            scores[pos] = 1.0f;
-    if (chunk == chunks)
-        return;
-    struct taken taken = {};
-    struct lags l;
-    l.least = take<float>(&taken, 2 * head_dim);
-    l.inverse = take<float>(&taken, 2 * head_dim);
-    l.of = take<float>(&taken, 3 * EVICT_LAG_MOST);
-    lag_see(a, head, first, lag, &l);
-    for (int i = warp_id(); i < 2 * lag; i += LAG_THREADS / WARP) {
-        const int v = i / lag, token = i % lag;
-        const float spread = warp_spread(kept_vector_at(a, head, first + token, v),
-                                         l.least + v * head_dim, l.inverse + v * head_dim);
-        if (lane_id() == 0)
-            l.of[v * EVICT_LAG_MOST + token] = spread;
-    }
-    __syncthreads();
-    if (warp_id() < 2)
-        warp_softmax(l.of + warp_id() * EVICT_LAG_MOST, lag);
-    __syncthreads();
-    float *both = l.of + 2 * EVICT_LAG_MOST;
-    for (int i = (int)threadIdx.x; i < lag; i += LAG_THREADS)
-        both[i] = 0.5f * (l.of[i] + l.of[EVICT_LAG_MOST + i]);
-    __syncthreads();
-    for (int i = (int)threadIdx.x; i < lag; i += LAG_THREADS) {
-        int before = 0;
-        for (int j = 0; j < lag; j++)
-            before += evict_before(both[j], j, both[i], i);
-        scores[first + i] = evict_lag_rank(before, lag);
-    }
-}
-
 /* The trait that a position has in its slot. */
 DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
                         int pos)
@@ -472,11 +361,6 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
     const int64_t pages = ceil_div(f.n_slots, PAGE_SLOTS) + ceil_div(f.n_ring, PAGE_SLOTS);
     (void)ops;
     const struct evict_score mode = evict_score_of(args->evict.policy);
-    if (evict_lag_scores(args->evict.policy)) {
-        const unsigned chunks = (unsigned)evict_lag_chunks(&args->limits, args->n_prompt);
-        LAUNCH(keep_lags, dim3(chunks + 1, heads), LAG_THREADS, lag_shared(args->from.head_dim),
-               stream, f);
-    }
     if (evict_has_view(&mode) && f.n_out > 0)
         LAUNCH(keep_view, heads, SELECT_THREADS, view_shared(), stream, f);
     if (f.n_out > 0)

@@ -319,35 +319,6 @@ static void prompt_get(const struct prompt_keep_args *a, int head, int pos, floa
     }
 }
 
-/* Scores of the prompt that are made of its keys and values. */
-static void prompt_lags(const struct prompt_keep_args *a, int head)
-{
-    const int lag = evict_lag(&a->limits), chunks = evict_lag_chunks(&a->limits, a->n_prompt);
-    float *scores = a->scores + head * round_up(a->n_prompt, PAGE_SLOTS);
-    float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX], of[2][EVICT_LAG_MOST];
-    for (int pos = 0; pos < a->n_prompt; pos++)
-        scores[pos] = 1;
-    for (int chunk = 0; chunk < chunks; chunk++) {
-        const int first = a->limits.sink + chunk * lag;
-        struct score_lag keys, values;
-        score_lag_begin(&keys, a->from.head_dim);
-        score_lag_begin(&values, a->from.head_dim);
-        for (int pos = first + lag; pos < first + 2 * lag; pos++) {
-            prompt_get(a, head, pos, k, v);
-            score_lag_see(&keys, k);
-            score_lag_see(&values, v);
-        }
-        score_lag_end(&keys);
-        score_lag_end(&values);
-        for (int i = 0; i < lag; i++) {
-            prompt_get(a, head, first + i, k, v);
-            of[0][i] = score_lag_spread(&keys, k);
-            of[1][i] = score_lag_spread(&values, v);
-        }
-        score_lag_ranks(of[0], of[1], lag, scores + first);
-    }
-}
-
 static float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
                         int pos)
 {
@@ -436,8 +407,6 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
     int32_t *marks = (int32_t *)(void *)(views + a->from.n_kv_heads); // [n_prompt] of a head
     CHECK(a->from.head_dim <= HEAD_DIM_MAX);
     row.n_slots = evict_slots_after(&a->evict, &a->limits, row.ring_slots, 0, 0, a->n_prompt);
-    for (int h = 0; h < a->from.n_kv_heads && evict_lag_scores(a->evict.policy); h++)
-        prompt_lags(a, h);
     for (int h = 0; h < a->from.n_kv_heads; h++)
         views[h] = kept_view(a, h);
     for (int h = 0; h < a->from.n_kv_heads; h++) {
