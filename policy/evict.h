@@ -15,7 +15,6 @@
 #include "policy/evict_score.h"
 #include "policy/kv_kinds.h"
 
-#include "policy/evict_blocks.h"
 #include "policy/evict_ema.h"
 #include "policy/evict_fixed.h"
 #include "policy/evict_fixed_h2o.h"
@@ -65,8 +64,6 @@ enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
       1, LAYER)                                                                                    \
     X(SNAPKV, "snapkv", "generated tokens, then what the prompt's last queries attend to least",   \
       evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, 0.5, HEAD)                                         \
-    X(BLOCKS, "blocks", "the least summed attention, in the prompt by blocks of 32 tokens",        \
-      evict_blocks_rank, EVICT_BLOCKS_SCORE, 4, 0.2, LAYER)                                        \
     X(SCISSORHANDS, "scissorhands",                                                                \
       "what the fewest of the last 32 queries gave their mean attention", evict_scissorhands_rank, \
       EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)                                \

@@ -34,8 +34,7 @@ struct evict_score {
     int last;   // of a prompt so many of its last queries count
     float keep; // what is left of a score when the next query's weight is added
     int frozen; // 1: decode leaves scores as the prompt has made them
-    int pool;   // behind a prompt a score is the greatest of so many neighbours' on either side;
-                // less than 0: the mean of its block of -pool positions
+    int pool;   // behind a prompt a score is the greatest of so many neighbours' on either side
     int trait;  // enum evict_trait
 };
 
@@ -64,16 +63,10 @@ static inline float evict_query_worth(const struct evict_score *s, int query, in
 static inline float evict_score_pooled(const struct evict_score *s, const float *scores, int pos,
                                        int n_prompt)
 {
-    const int block = -s->pool;
-    const int first = block > 0 ? pos - pos % block : pos > s->pool ? pos - s->pool : 0;
-    int last = block > 0 ? first + block - 1 : pos + s->pool;
-    float most = scores[pos], sum = 0;
-    last = last < n_prompt ? last : n_prompt - 1;
-    for (int i = first; i <= last; i++) {
+    float most = scores[pos];
+    for (int i = pos > s->pool ? pos - s->pool : 0; i <= pos + s->pool && i < n_prompt; i++)
         most = scores[i] > most ? scores[i] : most;
-        sum += scores[i];
-    }
-    return block > 0 ? sum / (float)(last - first + 1) : most;
+    return most;
 }
 
 /* Scores that are bits: `hits` older ones have come in behind those of `score`. */

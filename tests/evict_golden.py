@@ -81,8 +81,6 @@ FULL_SET += [
     ("h2o", "head", "0.5", {"budget_of": "prompt"}),
     ("h2o", "head", "48", {"budget_layers": "pyramid:3"}),
     ("snapkv", "layer", "0.4", {"budget_layers": "pyramid:8"}),
-    ("blocks", None, "48", {}),
-    ("blocks", "head", "0.4", {"sink": 0}),
     ("streaming", "head", "40", {"budget_layers": "pyramid:2"}),
 ]
 # Positions by slot; rounding to bf16 comes before rotation then.

@@ -21,7 +21,6 @@ POLICIES = {
     "ema": (4, 0.5, "head"),
     "tova": (0, 1, "layer"),
     "snapkv": (0, 0.5, "head"),
-    "blocks": (4, 0.2, "layer"),
     "scissorhands": (0, 32, "head"),
     "vlen": (4, 0.5, "head"),
     "qhitter": (4, 0.5, "head"),
@@ -117,9 +116,6 @@ class Rule:
         if self.policy == "snapkv":
             last = weights[:, -16:].sum(1)
             return np.stack([last[:, max(0, j - POOL) : j + POOL + 1].max(1) for j in range(n)], 1) if n else last
-        if self.policy == "blocks":
-            blocks = np.array_split(weights.sum(1), range(32, n, 32), axis=1)
-            return np.concatenate([np.repeat(b.mean(1, keepdims=True), b.shape[1], 1) for b in blocks], 1) if n else weights.sum(1)
         if self.policy == "scissorhands":  # bits, the last query's lowest
             bits = [self.hits(weights[:, t], t) * 2.0 ** (n - 1 - t) for t in range(max(0, n - 32), n)]
             return np.sum(bits, 0) if n else weights.sum(1)

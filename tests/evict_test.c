@@ -28,14 +28,13 @@ static void defaults_are_the_policys(void **state)
     expect_row(EVICT_EMA, 64, 32, 4);
     expect_row(EVICT_TOVA, 64, 1, 0);
     expect_row(EVICT_SNAPKV, 64, 32, 0);
-    expect_row(EVICT_BLOCKS, 64, 12, 4);
     expect_row(EVICT_SCISSORHANDS, 64, 32, 0);
     expect_row(EVICT_VLEN, 64, 32, 4);
     expect_row(EVICT_QHITTER, 65, 32, 4);
     expect_row(EVICT_HEAVY, 64, 1, 0);
     expect_row(EVICT_SCISSORHANDS, 20, 20, 0); // a count gives way to the budget
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
-        const int layer = policy == EVICT_TOVA || policy == EVICT_BLOCKS;
+        const int layer = policy == EVICT_TOVA;
         assert_int_equal(evict_policy_scope(policy), layer ? EVICT_SCOPE_LAYER : EVICT_SCOPE_HEAD);
         assert_true(strlen(evict_policy_goes(policy)) > 0);
         assert_non_null(strstr(EVICT_NAMES, evict_policy_name(policy)));
@@ -83,14 +82,6 @@ static void prompts_and_steps_agree(void **state)
     static const float pooled[] = {9, 9, 9, 9, 9, 9, 9, 8};
     for (int pos = 0; pos < 8; pos++)
         assert_true(evict_score_pooled(&snapkv, scores, pos, 8) == pooled[pos]);
-    struct evict_score blocks = evict_score_of(EVICT_BLOCKS);
-    float of_blocks[40] = {0};
-    for (int pos = 0; pos < 40; pos++)
-        of_blocks[pos] = (float)(pos < 32 ? pos : 2 * pos);
-    assert_true(evict_score_pooled(&blocks, of_blocks, 0, 40) == 15.5f);
-    assert_true(evict_score_pooled(&blocks, of_blocks, 31, 40) == 15.5f);
-    assert_true(evict_score_pooled(&blocks, of_blocks, 32, 40) == 71); // of those there are
-    assert_true(evict_score_pooled(&blocks, of_blocks, 39, 40) == 71);
 }
 
 /* The last 32 answers and no more; at the mean is not below it. */

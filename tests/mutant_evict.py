@@ -10,7 +10,7 @@ fault("decode forgets nothing", SCORE_H, "return fmaf(score, s->keep, weight);",
 fault("a prompt's last query has decayed", SCORE_H, "int after = n_prompt - 1 - query;", "int after = n_prompt - query;", "evict_test")
 fault("one query too many counts", SCORE_H, "return n_prompt > s->last ? n_prompt - s->last : 0;",
       "return n_prompt > s->last ? n_prompt - s->last - 1 : 0;", "evict_test")
-fault("a pool is a neighbour short", SCORE_H, "for (int i = first; i <= last; i++)", "for (int i = first; i < last; i++)",
+fault("a pool is a neighbour short", SCORE_H, "i <= pos + s->pool && i < n_prompt; i++)", "i < pos + s->pool && i < n_prompt; i++)",
       "evict_test")
 fault("more than the mean is asked of a hit", SCORE_H, ">= (float)group", "> (float)group", "evict_test")
 fault("frozen scores go on", "policy/evict.h", "evict_prompt_scores(policy) && !evict_score_of(policy).frozen;",
@@ -21,7 +21,6 @@ fault("a default count does not give way to the budget", "policy/evict.c", "retu
       "return (int)recent;", "evict_test")
 fault("a policy's scope is always head", "engine/app/run_setup.c", "e->scope = evict_policy_scope(e->policy);",
       "e->scope = EVICT_SCOPE_HEAD;", GOLDEN)
-fault("blocks begin where the slot is", "policy/evict_score.h", "block > 0 ? pos - pos % block", "block > 0 ? pos", "evict_test")
 fault("a prompt protects what decode does", "policy/evict.h", "    if (score.frozen && limits.recent > least)\n        limits.recent = least;\n",
       "    (void)least;\n", GOLDEN)
 fault("a ring's tokens may go with the prompt", "policy/evict.h", "const int least = score.last > ring_slots ? score.last : ring_slots;",
