@@ -58,13 +58,19 @@ static inline float score_code_error(const float *x, int n)
     return code_error_relative(math_sum16(errors), math_sum16(squares));
 }
 
+/* What codes leave of key and value, from the errors of both. */
+static inline float score_codes_left(float key_error, float value_error)
+{
+    return fmaf(-0.5f, key_error + value_error, 1.0f);
+}
+
 /* The trait (enum evict_trait) of a token with key and value k, v [n]. */
 static inline float score_trait(int trait, const float *k, const float *v, int n)
 {
     if (trait == EVICT_VALUE_NORM)
         return math_norm(v, n);
-    if (trait == EVICT_QUANT_ERROR)
-        return score_code_error(k, n) + score_code_error(v, n);
+    if (trait == EVICT_CODES_LEFT)
+        return score_codes_left(score_code_error(k, n), score_code_error(v, n));
     return 0;
 }
 

@@ -1,11 +1,12 @@
 /* policy/evict_qhitter.h - what is looked at much, and what survives few bits (Q-Hitter, Zhang et
- * al. 2024, MLSys 6, VITA-Group/Q-Hitter): rank = c / 2 + (1 - e) / 2, with c the summed attention
- * and e what codes of four bits lose of key and value, each as its share of the way from the
- * least of the head's slots to the greatest (struct evict_view). Differences:
- * - e is one number, the error of the key and that of the value, each relative to its own norm
- *   (kernels/score.h); the paper adds up two shares of absolute errors. Codes are those of this
- *   engine's q4, whatever the KV format is: a format changes no choice by itself;
- * - shares are of a KV head's own slots, where the paper's errors are held against all heads';
+ * al. 2024, MLSys 6, VITA-Group/Q-Hitter): rank = c (1 - e), with c the summed attention and e what
+ * codes of four bits lose: the mean of the errors of key and value, each relative to its norm
+ * (kernels/score.h). Differences:
+ * - the paper adds c and 1 - e, each as its share of the way from the least to the greatest of the
+ *   cache, for which every step would look at all slots before it chooses; a product needs neither
+ *   end and is the attention that the codes leave;
+ * - codes are those of this engine's q4, whatever the KV format is: a format changes no choice by
+ *   itself;
  * - half of the budget is recent by default, where the paper's code has none: who has just come
  *   would go, having been looked at once;
  * - no part of the budget is for the sums alone (7 % of the prompt there). */
@@ -14,7 +15,7 @@
 
 #include "policy/evict_row.h"
 
-#define EVICT_QHITTER_SCORE EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_QUANT_ERROR
+#define EVICT_QHITTER_SCORE EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_CODES_LEFT
 
 static inline float evict_qhitter_rank(const struct evict_row *row, float score, int pos, int now)
 {

@@ -25,8 +25,7 @@ enum evict_source {
 enum evict_trait {
     EVICT_NO_TRAIT,
     EVICT_VALUE_NORM, // the norm of its value: a score counts times that
-    EVICT_QUANT_ERROR // what codes of four bits lose of key and value: the less, the more it
-                      // counts
+    EVICT_CODES_LEFT  // the share of key and value that codes of four bits leave: the same
 };
 
 struct evict_score {
@@ -99,62 +98,13 @@ static inline float evict_score_next(const struct evict_score *s, float score, f
     return fmaf(score, s->keep, weight);
 }
 
-/* Where scores and traits of a KV head lie: of all its slots that are not masked, protected ones
- * and those of a ring with them, and of the new token. Behind a prompt: of all its tokens. A number
- * that is none has no part in it. */
-struct evict_view {
-    float score_min, score_max, trait_min, trait_max;
-};
-
-/* 1: what a slot counts depends on the others of its head. */
-static inline int evict_has_view(const struct evict_score *s)
-{
-    return s->trait == EVICT_QUANT_ERROR;
-}
-
-static inline struct evict_view evict_view_empty(void)
-{
-    const struct evict_view view = {INFINITY, -INFINITY, INFINITY, -INFINITY};
-    return view;
-}
-
-static inline void evict_view_join(struct evict_view *view, const struct evict_view *other)
-{
-    if (other->score_min < view->score_min)
-        view->score_min = other->score_min;
-    if (other->score_max > view->score_max)
-        view->score_max = other->score_max;
-    if (other->trait_min < view->trait_min)
-        view->trait_min = other->trait_min;
-    if (other->trait_max > view->trait_max)
-        view->trait_max = other->trait_max;
-}
-
-static inline void evict_view_add(struct evict_view *view, float score, float trait)
-{
-    const struct evict_view slot = {score, score, trait, trait};
-    evict_view_join(view, &slot);
-}
-
-/* How far x is on the way from least to greatest; 0 where they are one. */
-static inline float evict_way(float x, float least, float greatest)
-{
-    return greatest > least ? (x - least) / (greatest - least) : 0;
-}
-
-/* What a slot counts, alone and summed over KV heads: its score; of bits how many there are; and
- * what its trait makes of it. view: of its head, only read where evict_has_view(). */
-static inline float evict_score_value(const struct evict_score *s, const struct evict_view *view,
-                                      float score, float trait)
+/* What a slot counts, alone and summed over KV heads: its score; of bits how many there are; times
+ * its trait, where it has one. */
+static inline float evict_score_value(const struct evict_score *s, float score, float trait)
 {
     uint32_t n = evict_hits(score);
-    if (s->trait == EVICT_VALUE_NORM)
-        return score * trait;
-    if (evict_has_view(s))
-        return 0.5f * evict_way(score, view->score_min, view->score_max) +
-               0.5f * (1.0f - evict_way(trait, view->trait_min, view->trait_max));
     if (s->source != EVICT_HITS)
-        return score;
+        return s->trait ? score * trait : score;
     n -= n >> 1 & 0x55555555;
     n = (n & 0x33333333) + (n >> 2 & 0x33333333);
     n = (n + (n >> 4)) & 0x0f0f0f0f;

@@ -295,8 +295,8 @@ class Trail:
 def evict_one(rule, trail, layer, pos, score, now, trait=None, live=None):
     """Per KV head the index of the victim among pos [K, n] (the new token is in); live masks
     slots."""
-    rank = rule.ranks(pos, score, now, trait, live)
-    score = rule.values(score, trait, live)
+    rank = rule.ranks(pos, score, now, trait)
+    score = rule.values(score, trait)
     if rule.scope == "layer":  # slots hold the same positions in every head
         score = np.broadcast_to(score.sum(0), score.shape)
     out = []

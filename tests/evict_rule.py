@@ -65,8 +65,6 @@ class Rule:
         default_sink, default_recent, default_scope = POLICIES[policy]
         self.policy, self.scope = policy, scope or default_scope
         self.scored = policy not in UNSCORED
-        if policy == "qhitter":  # shares are differences, of numbers which are differences
-            self.near = 1e-3
         if policy == "full":
             self.budget, self.recent, self.sink = math.inf, math.inf, 0
             return
@@ -127,7 +125,7 @@ class Rule:
         if self.policy == "vlen":
             return np.linalg.norm(values, axis=-1).T
         if self.policy == "qhitter":
-            return (code_errors(keys) + code_errors(values)).T
+            return 1 - (code_errors(keys) + code_errors(values)).T / 2
         return np.zeros(keys.shape[1::-1])
 
     def next_scores(self, scores, weights, now):
@@ -146,28 +144,19 @@ class Rule:
 
     # ---- ranks
 
-    def values(self, scores, traits=None, live=None):
-        """Numbers that may be added over heads; live [KV heads, slots]: who is there at all, None: all."""
-        if self.policy == "vlen":
+    def values(self, scores, traits=None):
+        """Numbers that may be added over heads."""
+        if self.policy in ("vlen", "qhitter"):
             return scores * traits
-        if self.policy == "qhitter":
-            return (self.shares(scores, live) + 1 - self.shares(traits, live)) / 2
         if self.policy == "scissorhands":
             return np.vectorize(lambda bits: bin(int(bits)).count("1"), otypes=[float])(scores)
         return scores
 
-    def shares(self, x, live):
-        """How far each is on the way from its head's least to the greatest."""
-        live = np.ones(x.shape, bool) if live is None else live
-        least = np.where(live, x, np.inf).min(1, keepdims=True)
-        width = np.where(live, x, -np.inf).max(1, keepdims=True) - least
-        return np.where(width > 0, (x - least) / np.where(width > 0, width, 1), 0)
-
-    def ranks(self, pos, score, now, traits=None, live=None):
+    def ranks(self, pos, score, now, traits=None):
         """pos, score, traits [KV heads, slots] -> rank, higher stays."""
         if not self.scored:
             return np.zeros(pos.shape)
-        score = self.values(score, traits, live)
+        score = self.values(score, traits)
         if self.scope == "layer":
             score = np.broadcast_to(score.sum(0), score.shape)
         return score / (now - pos + 1) if self.policy == "h2o-mean" else score

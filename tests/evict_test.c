@@ -96,13 +96,13 @@ static void hits_are_counted(void **state)
         const float mean = 4.0f / (float)(now + 1);
         score = evict_score_next(&s, score, answers[now] ? mean * 1.01f : mean * 0.99f, 4, now);
         want += answers[now] - (now >= 32 ? answers[now - 32] : 0);
-        assert_true(evict_score_value(&s, NULL, score, 0) == (float)want);
+        assert_true(evict_score_value(&s, score, 0) == (float)want);
     }
     assert_int_equal(evict_hits(evict_score_next(&s, 0, 0.5f, 2, 3)), 1);
     assert_int_equal(evict_hits(evict_hits_shift(score, 32, 5)), 5);
-    assert_true(evict_score_value(&s, NULL, evict_hits_shift(0, 0, UINT32_MAX), 0) == 32);
+    assert_true(evict_score_value(&s, evict_hits_shift(0, 0, UINT32_MAX), 0) == 32);
     const struct evict_score h2o = evict_score_of(EVICT_H2O);
-    assert_true(evict_score_value(&h2o, NULL, 2.5f, 7) == 2.5f);
+    assert_true(evict_score_value(&h2o, 2.5f, 7) == 2.5f);
 }
 
 /* Only who has a trait pays for one; what it makes of a score. */
@@ -110,28 +110,13 @@ static void traits_count(void **state)
 {
     (void)state;
     static const int traits[N_EVICT_POLICIES] = {
-        [EVICT_VLEN] = EVICT_VALUE_NORM, [EVICT_QHITTER] = EVICT_QUANT_ERROR};
+        [EVICT_VLEN] = EVICT_VALUE_NORM, [EVICT_QHITTER] = EVICT_CODES_LEFT};
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++)
         assert_int_equal(evict_policy_trait(policy), traits[policy]);
     const struct evict_score vlen = evict_score_of(EVICT_VLEN);
     const struct evict_score qhitter = evict_score_of(EVICT_QHITTER);
-    assert_true(evict_score_value(&vlen, NULL, 3, 0.5f) == 1.5f);
-    assert_true(!evict_has_view(&vlen) && evict_has_view(&qhitter));
-    static const float scores[] = {2, 6, 4, 3}, errors[] = {0.5f, 0.25f, NAN, 0.75f};
-    static const float values[] = {0.25f, 1, NAN, 0.125f}; // (share + 1 - share of errors) / 2
-    struct evict_view view = evict_view_empty(), other = view;
-    for (int i = 0; i < 4; i++)
-        evict_view_add(i % 2 ? &view : &other, scores[i], errors[i]);
-    evict_view_join(&view, &other);
-    assert_true(view.score_min == 2 && view.score_max == 6);
-    assert_true(view.trait_min == 0.25f && view.trait_max == 0.75f);
-    for (int i = 0; i < 4; i++) {
-        const float value = evict_score_value(&qhitter, &view, scores[i], errors[i]);
-        assert_true(isnan(values[i]) ? isnan(value) : value == values[i]);
-    }
-    view = evict_view_empty(); // of one slot there are no shares
-    evict_view_add(&view, 3, 0.5f);
-    assert_true(evict_score_value(&qhitter, &view, 3, 0.5f) == 0.5f);
+    assert_true(evict_score_value(&vlen, 3, 0.5f) == 1.5f);
+    assert_true(evict_score_value(&qhitter, 3, 0.75f) == 2.25f);
 }
 
 /* Of a prompt snapkv protects the queries that its scores are of, whatever decode protects. */

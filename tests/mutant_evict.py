@@ -37,8 +37,6 @@ fault("tiles without a query that counts are the only ones", "kernels/cpu/attend
 fault("a prompt's slots keep scores that are not pooled", "kernels/cpu/slots.c",
       "kv->slot_score[meta] = prompt_kept_score(a, &mode, head, pos);",
       "kv->slot_score[meta] = a->scores ? a->scores[head * round_up(a->n_prompt, 32) + pos] : 0.0f * mode.keep;", "attend_test")
-fault("attend_evict.cu: bits are added up over heads", EVICT_CU, "score = score + evict_score_value(&f.score, &view, own, trait);",
-      "score = score + own;", SIMT_ATTEND)
 
 # ---- who is not seen
 
@@ -59,45 +57,32 @@ fault("attend.cu: who is hidden in the ring is seen", ATTEND_CU, "if (live && t.
       "if (live && t.kv.slot_pos && in_pages) {", SIMT_ATTEND)
 
 ROW_H, SLOTS_C, SLOTS_CU = "policy/evict_row.h", "kernels/cpu/slots.c", "kernels/cuda/slots.cu"
-fault("scores of empty slots are in view", EVICT_INC, "i + 16 <= s.n && u->n_live == n_all; i += 16)", "i + 16 <= s.n && n_all > 0; i += 16)",
-      "attend_test")
 
 # ---- traits
 
 TRAITS = "trait_test"
-fault("a value's norm does not count", SCORE_H, "return score * trait;", "return score + 0 * trait;", "evict_test")
-fault("what codes lose counts for a slot", SCORE_H, "0.5f * (1.0f - evict_way(trait,", "0.5f * (0.0f + evict_way(trait,",
-      "evict_test", GOLDEN)
-fault("the greatest trait is not joined", SCORE_H, "        view->trait_max = other->trait_max;", "        view->trait_max = view->trait_max;",
-      "evict_test")
 fault("nobody lays out traits", "policy/layout.c", "if (evict_policy_trait(b->evict->policy))\n", "if (0)\n", GOLDEN)
+fault("a trait does not count", SCORE_H, "return s->trait ? score * trait : score;", "return s->trait ? score + 0 * trait : score;", "evict_test", GOLDEN)
+fault("vectors forget the trait", EVICT_INC, "return u->score.trait ? v16_mul(score, trait) : score;", "return u->score.trait ? score : score;", "attend_test")
+fault("a value's codes leave all", "kernels/score.h", "score_codes_left(score_code_error(k, n), score_code_error(v, n));",
+      "score_codes_left(score_code_error(k, n), 0 * score_code_error(v, n));", TRAITS)
+fault("attend_evict.cu: bits are added up over heads", EVICT_CU, "score = score + evict_score_value(&f.score, own, trait);",
+      "score = score + own;", SIMT_ATTEND)
 fault("codes of a trait are cut, not rounded", "kernels/score.h", "off * s->inverse + 0.5f", "off * s->inverse + 0.0f", TRAITS)
-fault("a value's codes lose nothing", "kernels/score.h", "return score_code_error(k, n) + score_code_error(v, n);",
-      "return score_code_error(k, n) + 0 * score_code_error(v, n);", TRAITS)
 fault("a written slot keeps the victim's trait", EVICT_INC, "            kv->slot_trait[meta + slot] = trait;", "            (void)trait;",
       TRAITS)
 fault("who leaves the ring takes the newest token's trait along", EVICT_INC,
       "trait = kv->slot_trait ? kv->slot_trait[leaves] : 0.0f;", "(void)leaves;", TRAITS)
 fault("a prompt's slots have no traits", "kernels/cpu/slots.c", "kv->slot_trait[meta] = kept_trait(a, &mode, s, head, pos);",
       "kv->slot_trait[meta] = 0;", TRAITS)
-fault("the new token is out of view", EVICT_INC, "    evict_view_add(&view, u->own_score[head], u->own_trait[head]);\n", "",
-      "attend_test")
-fault("masked slots are in view", EVICT_INC, "            if (kv->slot_pos[at + i] >= 0)\n                evict_view_add",
-      "            if (kv->slot_pos[at + i] != INT32_MIN)\n                evict_view_add", "attend_test")
-fault("all heads have the first one's view", EVICT_INC, "const struct evict_view *view = &u->view[head];",
-      "const struct evict_view *view = &u->view[0];", "attend_test")
 
 # ---- on the device
 
 
-fault("attend.cuh: the first split is the view", ATTEND_CUH, "i < t->n_splits; i++)\n        evict_view_join",
-      "i < 1; i++)\n        evict_view_join", SIMT_ATTEND)
 fault("attend_join.cu: who leaves the ring counts by the newest token's trait", JOIN_CU,
       "leaves ? f->leaving_trait[unit] : f->own_trait[unit];", "f->own_trait[unit];", SIMT_ATTEND)
 fault("attend_join.cu: a trait stays in the ring", JOIN_CU, "        in_trait = t->kv.slot_trait[ring_meta];", "        (void)ring_meta;",
       SIMT_ATTEND)
-fault("kv.cuh: a view of an eighth of the warps", "kernels/cuda/kv.cuh", "i < (int)blockDim.x / WARP; i++)\n        evict_view_join",
-      "i < (int)blockDim.x / WARP / 8; i++)\n        evict_view_join", SIMT_ATTEND)
 fault("slots.cu: lanes of an error are added in another order", "kernels/cuda/slots.cu",
       "(error[0] + error[2]) + (error[1] + error[3])", "(error[0] + error[1]) + (error[2] + error[3])", SIMT_ATTEND)
 

@@ -91,7 +91,7 @@ POLICIES = {
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
 # Level check: each number format, each scope, and each kind of state that a slot may have.
-KINDS = pick(("full", "full, f32", "h2o", "ema, q4", "scissorhands, layer scope, mixed", "h2o-hf, mixed"),
+KINDS = pick(("full", "full, f32", "h2o", "ema, q4", "scissorhands, layer scope, mixed", "qhitter, mixed", "h2o-hf, mixed"),
              tuple(POLICIES))
 
 

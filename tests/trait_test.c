@@ -38,7 +38,7 @@ static double wanted(const struct model *m, const struct tokens *t, int policy, 
     const int64_t at = (int64_t)pos * t->kv_stride + head * m->head_dim;
     if (policy == EVICT_VLEN)
         return norm_of(t->v + at, m->head_dim);
-    return lost_by_codes(t->k + at, m->head_dim) + lost_by_codes(t->v + at, m->head_dim);
+    return 1 - (lost_by_codes(t->k + at, m->head_dim) + lost_by_codes(t->v + at, m->head_dim)) / 2;
 }
 
 static void traits_are_of_their_tokens(void **state)

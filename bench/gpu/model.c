@@ -244,13 +244,13 @@ static struct gpu_cost decode_cost(const struct gpu_card *c, const struct decode
 /* ---- attention ---- */
 
 /* Kernels of one token: split, and join, which stores the token, too. Where the policy has scores
- * they and the place are launches of their own, as are trait and view. */
+ * they and the place are launches of their own, as is the trait. */
 static int token_launches(int policy)
 {
     const struct evict_score score = evict_score_of(policy);
     if (!evict_policy_scores(policy))
         return 2;
-    return 4 + (score.trait != 0) + evict_has_view(&score);
+    return 4 + (score.trait != 0);
 }
 
 static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend_forced_args *a)

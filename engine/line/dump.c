@@ -95,17 +95,12 @@ static int shown_slots(const struct dump *d, const struct kv_row *kv, int head, 
 {
     const struct evict_score *mode = &d->config.score;
     const int64_t at = (int64_t)head * kv->slots_cap;
-    struct evict_view view = evict_view_empty();
     int n = 0;
-    for (int64_t s = 0; s < kv->slots_cap && evict_has_view(mode) && kv->slot_trait; s++)
-        if (is_held(kv, at, s, next))
-            evict_view_add(&view, kv->slot_score[at + s], kv->slot_trait[at + s]);
     for (int64_t s = 0; s < kv->slots_cap && n < SHOWN_MAX; s++)
         if (is_held(kv, at, s, next)) {
             const float score = kv->slot_score ? kv->slot_score[at + s] : 0;
             const float trait = trait_of(kv, at + s);
-            all[n++] =
-                (struct shown){kv->slot_pos[at + s], evict_score_value(mode, &view, score, trait)};
+            all[n++] = (struct shown){kv->slot_pos[at + s], evict_score_value(mode, score, trait)};
         }
     qsort(all, (size_t)n, sizeof *all, by_position);
     return n;

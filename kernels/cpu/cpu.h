@@ -206,7 +206,7 @@ static inline struct prompt_scratch prompt_scratch(int64_t n_prompt, int head_di
  * window even if the policy has scores), per split a maximum, a sum and a weight [3, rows,
  * n_splits] and outputs [n_splits, rows, dim_pad], queries in two forms [1.5, rows, dim_pad] and
  * their sums [rows, groups], the outputs of one row [dim_pad]; of the new token its logits [rows],
- * K and V [2, heads, dim_pad], scores and traits [2, n_kv_heads]; views [n_kv_heads]. */
+ * K and V [2, heads, dim_pad], scores and traits [2, n_kv_heads]. */
 static inline int64_t attend_forced_thread_bytes(int64_t slots, int group, int n_kv_heads,
                                                  int head_dim, int scores)
 {
@@ -216,7 +216,7 @@ static inline int64_t attend_forced_thread_bytes(int64_t slots, int group, int n
     int64_t logits = max_i64(all, SPLIT_SLOTS);
     int64_t per_row = logits + n_splits * (3 + dim_pad) + dim_pad * 3 / 2 + groups + 1;
     int64_t numbers = per_row * group * n_kv_heads + (2 * n_kv_heads + 1) * dim_pad +
-                      6 * n_kv_heads + PAGE_SLOTS * dim_pad;
+                      2 * n_kv_heads + PAGE_SLOTS * dim_pad;
     return round_up(numbers * (int64_t)sizeof(float), 64);
 }
 

@@ -36,15 +36,14 @@ void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args)
 
 /* One thread's scratch for prompt_keep. */
 struct keep_scratch {
-    float *rank;             // [n_prompt_pad]
-    int32_t *heap;           // [n_prompt_pad] positions, the last of them to go at the root
-    uint8_t *gone;           // [n_prompt_pad]
-    float *k, *v;            // [head_dim]
-    struct evict_view *view; // [n_kv_heads]
+    float *rank;   // [n_prompt_pad]
+    int32_t *heap; // [n_prompt_pad] positions, the last of them to go at the root
+    uint8_t *gone; // [n_prompt_pad]
+    float *k, *v;  // [head_dim]
 };
 
 static int64_t keep_scratch_lay_out(struct keep_scratch *s, uint8_t *base, int64_t n_prompt,
-                                    int n_kv_heads, int head_dim)
+                                    int head_dim)
 {
     int64_t n = round_up(n_prompt, PAGE_SLOTS), dim = round_up(head_dim, 16);
     if (s) {
@@ -52,17 +51,16 @@ static int64_t keep_scratch_lay_out(struct keep_scratch *s, uint8_t *base, int64
         s->heap = (int32_t *)(base + n * 4);
         s->k = (float *)(base + n * 8);
         s->v = s->k + dim;
-        s->view = (struct evict_view *)(void *)(s->v + dim);
-        s->gone = (uint8_t *)(s->view + n_kv_heads);
+        s->gone = (uint8_t *)(s->v + dim);
     }
-    return round_up(n * 9 + dim * 8 + n_kv_heads * (int64_t)sizeof(struct evict_view), 64);
+    return round_up(n * 9 + dim * 8, 64);
 }
 
 int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                   int head_dim)
 {
-    return keep_scratch_lay_out(NULL, NULL, n_prompt_max, n_kv_heads, head_dim) *
-           pool_threads(ops->pool);
+    (void)n_kv_heads; // a thread has one head at a time
+    return keep_scratch_lay_out(NULL, NULL, n_prompt_max, head_dim) * pool_threads(ops->pool);
 }
 
 static int goes_before(const float *rank, int32_t a, int32_t b)
@@ -141,16 +139,10 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
     int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
-    for (int h = first; h < last && evict_has_view(&mode); h++) {
-        s->view[h] = evict_view_empty();
-        for (int pos = 0; pos < a->n_prompt; pos++)
-            evict_view_add(&s->view[h], prompt_kept_score(a, &mode, h, pos),
-                           kept_trait(a, &mode, s, h, pos));
-    }
     for (int pos = 0; pos < a->n_prompt; pos++) {
         float score = 0;
         for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-            score += evict_score_value(&mode, &s->view[h], prompt_kept_score(a, &mode, h, pos),
+            score += evict_score_value(&mode, prompt_kept_score(a, &mode, h, pos),
                                        kept_trait(a, &mode, s, h, pos));
         s->rank[pos] = evict_rank(a->evict.policy, &a->limits, score, pos, a->n_prompt - 1);
     }
@@ -277,10 +269,8 @@ struct keep_task {
 static struct keep_scratch thread_scratch(const struct prompt_keep_args *a, int thread)
 {
     struct keep_scratch s;
-    int64_t bytes =
-        keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from.n_kv_heads, a->from.head_dim);
-    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt,
-                         a->from.n_kv_heads, a->from.head_dim);
+    int64_t bytes = keep_scratch_lay_out(NULL, NULL, a->n_prompt, a->from.head_dim);
+    keep_scratch_lay_out(&s, (uint8_t *)a->scratch + bytes * thread, a->n_prompt, a->from.head_dim);
     return s;
 }
 

@@ -13,7 +13,6 @@
  *   place  (KV head, span)         the victim of all splits; K and V into its slot
  * Between join and score what only some policies have:
  *   trait  (KV head, span)         that of the new token
- *   view   (split, KV head, span)  weights onto scores already, and where scores and traits lie
  * Scope layer: one block of score has all heads of a split, and every block of place finds the same
  * victim. Where decode changes no scores no exps are kept.
  *
@@ -495,7 +494,6 @@ static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_units, 
         f->leaving = (float *)(base + at[FORCED_LEAVING]);
         f->leaving_trait = (float *)(base + at[FORCED_LEAVING_TRAIT]);
         f->victims = (struct victim *)(base + at[FORCED_VICTIMS]);
-        f->views = (struct evict_view *)(base + at[FORCED_VIEWS]);
     }
     return at[N_FORCED_ARRAYS];
 }

@@ -18,18 +18,17 @@ struct forced {
     int group, n_chunks; // query heads of a KV head; the blocks that share them
     int n_splits;        // the most that a span has, the ring's with them
     int first_span, step;
-    float *max, *sum;         // [span, KV head, split][group]
-    float *weight;            // the same: exp(maximum of the split - maximum of all)
-    float *out;               // [span, KV head, split][group, head_dim]
-    float *exps;              // [span, KV head, split][group, SPLIT]; only where scores change
-    float *inverse;           // [span, KV head][group]; 0: its weights are no numbers
-    float *own_weight;        // [span, KV head][group] of the new token
-    float *own_score;         // [span, KV head]
-    float *own_trait;         // the same
-    float *leaving;           // [span, KV head] score of the token that leaves the ring
-    float *leaving_trait;     // the same
-    struct victim *victims;   // [span, KV head, split]
-    struct evict_view *views; // the same, without the new token; where the policy has one
+    float *max, *sum;       // [span, KV head, split][group]
+    float *weight;          // the same: exp(maximum of the split - maximum of all)
+    float *out;             // [span, KV head, split][group, head_dim]
+    float *exps;            // [span, KV head, split][group, SPLIT]; only where scores change
+    float *inverse;         // [span, KV head][group]; 0: its weights are no numbers
+    float *own_weight;      // [span, KV head][group] of the new token
+    float *own_score;       // [span, KV head]
+    float *own_trait;       // the same
+    float *leaving;         // [span, KV head] score of the token that leaves the ring
+    float *leaving_trait;   // the same
+    struct victim *victims; // [span, KV head, split]
 };
 
 /* One span's token of this launch. */
@@ -113,18 +112,6 @@ DEVICE float warp_norm(const float *x, int n)
 }
 
 /* ---- scores and victims ---- */
-
-/* Of all splits and the new token; empty where the policy has none. */
-DEVICE struct evict_view head_view(const struct forced *f, const struct token *t, int64_t unit)
-{
-    struct evict_view view = evict_view_empty();
-    if (!evict_has_view(&f->score))
-        return view;
-    for (int i = 0; i < t->n_splits; i++)
-        evict_view_join(&view, &f->views[unit * f->n_splits + i]);
-    evict_view_add(&view, f->own_score[unit], f->own_trait[unit]);
-    return view;
-}
 
 /* The first to go of a block of THREADS: of every thread a key, all ones for none, and the live
  * slots that the thread has seen. A barrier has to follow before `to` is read. */

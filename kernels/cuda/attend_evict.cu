@@ -1,7 +1,7 @@
 /* kernels/cuda/attend_evict.cu - after the sums of a token: its scores, and the first to go of each
  * split.
  *
- * Owns: launches trait, view and score of attend.cu. Refuses: what a policy means
+ * Owns: launches trait and score of attend.cu. Refuses: what a policy means
  * (policy/evict.h), where the token is stored (attend_join.cu). */
 #include "kernels/cuda/simt.cuh"
 
@@ -52,7 +52,7 @@ DEVICE float warp_trait(int trait, const float *k, const float *v, int n)
     if (trait == EVICT_VALUE_NORM)
         return warp_norm(v, n);
     const float of_key = warp_code_error(k, n);
-    return of_key + warp_code_error(v, n);
+    return score_codes_left(of_key, warp_code_error(v, n));
 }
 
 /* A warp each for a KV head and a span. */
@@ -93,35 +93,6 @@ DEVICE float score_add(const struct forced *f, const struct token *t, int64_t un
     return score;
 }
 
-/* ---- view: scores first, where what a slot counts depends on all of its head ---- */
-
-static int view_shared(void)
-{
-    return take_bytes<struct evict_view>(THREADS / WARP);
-}
-
-__global__ void __launch_bounds__(THREADS) forced_view(const __grid_constant__ struct forced f)
-{
-    const int split = (int)blockIdx.x, head = (int)blockIdx.y, slot = (int)threadIdx.x;
-    struct token t;
-    if (!token_at(&f, (int)blockIdx.z, &t) || split >= t.n_splits)
-        return;
-    struct taken taken = {};
-    struct evict_view *of_warp = take<struct evict_view>(&taken, THREADS / WARP);
-    struct evict_view view = evict_view_empty();
-    const struct split_slots s = split_slots_at(&t, split);
-    const int64_t unit = unit_of(&f, (int)blockIdx.z, head);
-    const int64_t at = (int64_t)head * t.kv.slots_cap + s.at + slot;
-    if (slot < s.n) {
-        const float score = score_add(&f, &t, unit, split, slot, &t.kv.slot_score[at]);
-        if (t.kv.slot_pos[at] >= 0)
-            evict_view_add(&view, score, t.kv.slot_trait[at]);
-    }
-    view = block_view(&view, of_warp);
-    if (threadIdx.x == 0)
-        f.views[unit * f.n_splits + split] = view;
-}
-
 /* ---- score ---- */
 
 __global__ void __launch_bounds__(THREADS) forced_score(const __grid_constant__ struct forced f)
@@ -133,18 +104,17 @@ __global__ void __launch_bounds__(THREADS) forced_score(const __grid_constant__ 
     if (!token_at(&f, (int)blockIdx.z, &t) || split >= t.n_splits)
         return;
     const struct split_slots s = split_slots_at(&t, split);
-    const int ring_slots = t.kv.ring_slots, adds = f.adds && !evict_has_view(&f.score);
+    const int ring_slots = t.kv.ring_slots;
     const int64_t cap = t.kv.slots_cap;
     float score = 0.0f;
     for (int h = first; h < last && slot < s.n; h++) {
         const int64_t unit = unit_of(&f, (int)blockIdx.z, h), at = h * cap + s.at + slot;
         float own = t.kv.slot_score[at], trait = 0.0f;
-        if (adds)
+        if (f.adds)
             own = score_add(&f, &t, unit, split, slot, &t.kv.slot_score[at]);
         if (f.score.trait)
             trait = t.kv.slot_trait[at];
-        const struct evict_view view = head_view(&f, &t, unit);
-        score = score + evict_score_value(&f.score, &view, own, trait);
+        score = score + evict_score_value(&f.score, own, trait);
         if (!s.in_pages && t.now >= ring_slots && slot == t.now % ring_slots) {
             f.leaving[unit] = own;
             f.leaving_trait[unit] = trait;
@@ -171,9 +141,6 @@ void queue_score(cudaStream_t stream, const struct forced *f, int n_spans)
     const unsigned together = f->a.evict.scope == EVICT_SCOPE_LAYER ? 1 : heads;
     if (f->score.trait)
         LAUNCH(forced_trait, dim3(heads, spans), WARP, 0, stream, *f);
-    if (evict_has_view(&f->score))
-        LAUNCH(forced_view, dim3((unsigned)f->n_splits, heads, spans), THREADS, view_shared(),
-               stream, *f);
     LAUNCH(forced_score, dim3((unsigned)f->n_splits, together, spans), THREADS, victim_shared(),
            stream, *f);
 }

@@ -184,12 +184,11 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
     for (int h = first; h < last && SCORES; h++) {
         const int64_t unit = unit_of(f, span, h);
         const int leaves = t->kv.ring_slots > 0;
-        const struct evict_view view = head_view(f, t, unit);
         float trait = 0.0f;
         if (f->score.trait)
             trait = leaves ? f->leaving_trait[unit] : f->own_trait[unit];
-        score = score + evict_score_value(&f->score, &view,
-                                          leaves ? f->leaving[unit] : f->own_score[unit], trait);
+        score = score +
+                evict_score_value(&f->score, leaves ? f->leaving[unit] : f->own_score[unit], trait);
     }
     int goes = in_pos >= 0 && !evict_protected(&t->s.limits, in_pos, t->now) &&
                victim_key(evict_rank(f->a.evict.policy, &t->s.limits, score, in_pos, t->now),

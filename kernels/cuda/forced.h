@@ -34,7 +34,6 @@ enum forced_array {
     FORCED_LEAVING,
     FORCED_LEAVING_TRAIT,
     FORCED_VICTIMS,
-    FORCED_VIEWS,
     N_FORCED_ARRAYS
 };
 
@@ -53,8 +52,6 @@ static inline int64_t forced_unit_bytes(int array, int group, int head_dim, int 
         return 4;
     case FORCED_VICTIMS:
         return (int64_t)sizeof(struct victim);
-    case FORCED_VIEWS:
-        return (int64_t)sizeof(struct evict_view);
     default:
         return group * 4;
     }

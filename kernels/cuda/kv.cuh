@@ -35,28 +35,6 @@ DEVICE uint64_t victim_key(float rank, int pos)
     return (uint64_t)rank_key(rank) << 32 | (uint32_t)pos;
 }
 
-/* What the lanes of a warp have seen, together. */
-DEVICE struct evict_view warp_view(const struct evict_view *own)
-{
-    struct evict_view all;
-    all.score_min = -warp_max(-own->score_min);
-    all.score_max = warp_max(own->score_max);
-    all.trait_min = -warp_max(-own->trait_min);
-    all.trait_max = warp_max(own->trait_max);
-    return all;
-}
-/* The same of a block's threads: of thread 0 what it returns. of_warp: shared, one a warp. */
-DEVICE struct evict_view block_view(const struct evict_view *own, struct evict_view *of_warp)
-{
-    struct evict_view all = warp_view(own);
-    if (lane_id() == 0)
-        of_warp[warp_id()] = all;
-    __syncthreads();
-    for (int i = 1; threadIdx.x == 0 && i < (int)blockDim.x / WARP; i++)
-        evict_view_join(&all, &of_warp[i]);
-    return all;
-}
-
 /* ---- numbers of a page ---- */
 
 /* Numbers that share a word: 32 bits in f32 and bf16, 16 in q8 and q4. */

@@ -19,9 +19,8 @@ struct keep {
     int n_slots; // in pages after
     int n_ring, ring_slots;
     int64_t n_pad;
-    uint32_t *keys;           // [n_kv_heads, n_pad] of ranks; all ones: protected
-    int32_t *from;            // [n_kv_heads, n_pad] position of every page slot
-    struct evict_view *views; // [n_kv_heads] where the policy has one
+    uint32_t *keys; // [n_kv_heads, n_pad] of ranks; all ones: protected
+    int32_t *from;  // [n_kv_heads, n_pad] position of every page slot
 };
 
 /* ---- select ---- */
@@ -120,32 +119,10 @@ DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
 {
     if (mode->trait == EVICT_VALUE_NORM)
         return norm16(a->from.head_dim, kept_vector_at(a, head, pos, 1));
-    if (mode->trait == EVICT_QUANT_ERROR)
-        return vector_code_error(kept_vector_at(a, head, pos, 0)) +
-               vector_code_error(kept_vector_at(a, head, pos, 1));
+    if (mode->trait == EVICT_CODES_LEFT)
+        return score_codes_left(vector_code_error(kept_vector_at(a, head, pos, 0)),
+                                vector_code_error(kept_vector_at(a, head, pos, 1)));
     return 0.0f;
-}
-
-static int view_shared(void)
-{
-    return take_bytes<struct evict_view>(SELECT_THREADS / WARP);
-}
-
-/* Where a head's scores and traits lie; a block has a KV head. */
-__global__ void __launch_bounds__(SELECT_THREADS, 1)
-    keep_view(const __grid_constant__ struct keep f)
-{
-    const int head = (int)blockIdx.x;
-    const struct evict_score mode = evict_score_of(f.a.evict.policy);
-    struct taken taken = {};
-    struct evict_view *of_warp = take<struct evict_view>(&taken, SELECT_THREADS / WARP);
-    struct evict_view view = evict_view_empty();
-    for (int pos = (int)threadIdx.x; pos < f.a.n_prompt; pos += SELECT_THREADS)
-        evict_view_add(&view, prompt_kept_score(&f.a, &mode, head, pos),
-                       kept_trait(&f.a, &mode, head, pos));
-    view = block_view(&view, of_warp);
-    if (threadIdx.x == 0)
-        f.views[head] = view;
 }
 
 DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
@@ -158,7 +135,7 @@ DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
     if (prompt_kept_anyway(a, pos))
         return 0xffffffffu;
     for (int h = first; h < last && mode.source != EVICT_NO_SCORE; h++)
-        score = score + evict_score_value(&mode, &f->views[h], prompt_kept_score(a, &mode, h, pos),
+        score = score + evict_score_value(&mode, prompt_kept_score(a, &mode, h, pos),
                                           kept_trait(a, &mode, h, pos));
     return rank_key(evict_rank(a->evict.policy, &a->limits, score, pos, now));
 }
@@ -338,8 +315,7 @@ int64_t cuda_prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, 
 {
     (void)ops;
     (void)head_dim;
-    return 2 * round_up(4 * n_kv_heads * round_up(n_prompt_max, PAGE_SLOTS), 64) +
-           round_up(n_kv_heads * (int64_t)sizeof(struct evict_view), 64);
+    return 2 * round_up(4 * n_kv_heads * round_up(n_prompt_max, PAGE_SLOTS), 64);
 }
 
 void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
@@ -357,12 +333,8 @@ void cuda_prompt_keep(cudaStream_t stream, const struct ops *ops,
     f.keys = (uint32_t *)args->scratch;
     const int64_t key_bytes = round_up(4 * heads * f.n_pad, 64);
     f.from = (int32_t *)((uint8_t *)args->scratch + key_bytes);
-    f.views = (struct evict_view *)((uint8_t *)args->scratch + 2 * key_bytes);
     const int64_t pages = ceil_div(f.n_slots, PAGE_SLOTS) + ceil_div(f.n_ring, PAGE_SLOTS);
     (void)ops;
-    const struct evict_score mode = evict_score_of(args->evict.policy);
-    if (evict_has_view(&mode) && f.n_out > 0)
-        LAUNCH(keep_view, heads, SELECT_THREADS, view_shared(), stream, f);
     if (f.n_out > 0)
         LAUNCH(keep_rank, heads, SELECT_THREADS, 0, stream, f);
     LAUNCH(keep_select, heads, SELECT_THREADS, select_shared(), stream, f);

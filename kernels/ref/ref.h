@@ -48,9 +48,9 @@ const struct kv_layout *ref_own_layout(const struct kv_row *kv);
  * its group. */
 float ref_own_score(const struct attend_forced_args *a, int now, float weight);
 /* After its attention: token i of a span takes its place in all heads, and kv->n_slots follows.
- * own [REF_OWN * n_kv_heads]: begins with the token's scores, the rest is room for its traits, for
- * those of the one that leaves the ring and for the heads' views. */
-#define REF_OWN 8
+ * own [REF_OWN * n_kv_heads]: begins with the token's scores, the rest is room for its traits and
+ * for those of the one that leaves the ring. */
+#define REF_OWN 4
 void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,
                int i, float *own);
 

@@ -133,33 +133,17 @@ struct incoming {
 
 /* What a token brings to the choice of its victim: pieces of ref_place()'s own. */
 struct own {
-    float *score, *trait;    // [2, n_kv_heads]
-    struct evict_view *view; // [n_kv_heads], where the policy has one
+    float *score, *trait; // [2, n_kv_heads]
 };
 
 static struct own own_at(float *own, int n_kv_heads)
 {
-    return (struct own){own, own + 2 * n_kv_heads,
-                        (struct evict_view *)(void *)(own + 4 * n_kv_heads)};
-}
-
-static struct evict_view head_view(const struct kv_row *kv, const struct own *own, int head,
-                                   int now)
-{
-    struct evict_view view = evict_view_empty();
-    for (int i = 0; i < ref_slot_count(kv, now); i++) {
-        struct ref_slot at = ref_slot_at(kv, head, i);
-        if (!at.masked)
-            evict_view_add(&view, kv->slot_score[at.meta], kv->slot_trait[at.meta]);
-    }
-    evict_view_add(&view, own->score[head], own->trait[head]);
-    return view;
+    return (struct own){own, own + 2 * n_kv_heads};
 }
 
 /* What a page slot, or the incoming token (slot n_slots), counts in heads [first, last). */
 static float slot_value(const struct attend_forced_args *a, const struct kv_row *kv,
-                        const struct own *own, const struct incoming *in, int slot, int first,
-                        int last)
+                        const struct incoming *in, int slot, int first, int last)
 {
     const struct evict_score mode = evict_score_of(a->evict.policy);
     float value = 0;
@@ -170,7 +154,7 @@ static float slot_value(const struct attend_forced_args *a, const struct kv_row 
             score = kv->slot_score[meta];
             trait = kv->slot_trait ? kv->slot_trait[meta] : 0;
         }
-        value += evict_score_value(&mode, &own->view[h], score, trait);
+        value += evict_score_value(&mode, score, trait);
     }
     return value;
 }
@@ -178,8 +162,7 @@ static float slot_value(const struct attend_forced_args *a, const struct kv_row 
 /* The victim among the page slots and the incoming token, for heads [first, last) together. */
 static int forced_victim(const struct attend_forced_args *a, const struct forced_span *s,
                          const struct kv_row *kv, int first, int last, int now,
-                         const struct own *own, const struct incoming *in,
-                         struct evict_event *event)
+                         const struct incoming *in, struct evict_event *event)
 {
     int best = -1, best_pos = 0;
     float best_rank = 0;
@@ -188,7 +171,7 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
             slot < kv->n_slots ? kv->slot_pos[(int64_t)first * kv->slots_cap + slot] : in->pos;
         if (pos < 0 || evict_protected(&s->limits, pos, now))
             continue;
-        float score = slot_value(a, kv, own, in, slot, first, last);
+        float score = slot_value(a, kv, in, slot, first, last);
         float rank = evict_rank(a->evict.policy, &s->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best_pos)) {
             best = slot;
@@ -214,13 +197,13 @@ static int live_slots(const struct kv_row *kv, int head, int now)
  * victim is masked and keeps its slot; *pos, the incoming position, is masked when it is the one.
  */
 static int forced_room(const struct attend_forced_args *a, const struct forced_span *s,
-                       const struct kv_row *kv, int first, int last, int now, const struct own *own,
+                       const struct kv_row *kv, int first, int last, int now,
                        const struct incoming *in, int *pos, struct evict_event *event)
 {
     int slot = in->pos < 0 ? -1 : kv->n_slots;
     if (a->evict.policy == EVICT_FULL || live_slots(kv, first, now) < s->limits.budget)
         return slot;
-    int victim = forced_victim(a, s, kv, first, last, now, own, in, event);
+    int victim = forced_victim(a, s, kv, first, last, now, in, event);
     if (!a->evict.simulate)
         return victim == kv->n_slots ? -1 : victim;
     if (victim == kv->n_slots)
@@ -247,7 +230,7 @@ static int forced_store(const struct attend_forced_args *a, const struct forced_
         in.score[h] = kv->slot_score[meta];
         in.trait[h] = kv->slot_trait ? kv->slot_trait[meta] : 0;
     }
-    int pos = in.pos, slot = forced_room(a, s, kv, first, last, now, own, &in, &pos, &event);
+    int pos = in.pos, slot = forced_room(a, s, kv, first, last, now, &in, &pos, &event);
     for (int h = first; h < last; h++) {
         const float *k = a->k + token * a->k_stride + h * l->head_dim;
         const float *v = a->v + token * a->v_stride + h * l->head_dim;
@@ -283,8 +266,6 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
         const int64_t at = (int64_t)h * l->head_dim;
         own.trait[h] = score_trait(mode.trait, a->k + token * a->k_stride + at,
                                    a->v + token * a->v_stride + at, l->head_dim);
-        if (evict_has_view(&mode))
-            own.view[h] = head_view(kv, &own, h, s->pos + i);
     }
     for (int h = 0; h < n_heads; h += step)
         n_slots = forced_store(a, s, kv, i, h, h + step, &own);
@@ -329,20 +310,9 @@ static float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
     return score_trait(mode->trait, k, v, a->from.head_dim);
 }
 
-static struct evict_view kept_view(const struct prompt_keep_args *a, int head)
-{
-    const struct evict_score mode = evict_score_of(a->evict.policy);
-    struct evict_view view = evict_view_empty();
-    for (int pos = 0; pos < a->n_prompt && evict_has_view(&mode); pos++)
-        evict_view_add(&view, prompt_kept_score(a, &mode, head, pos),
-                       kept_trait(a, &mode, head, pos));
-    return view;
-}
-
 /* The unprotected position that goes first among those not gone yet: marks hold ~pos of the gone.
  */
-static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks,
-                       const struct evict_view *views, int head)
+static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, int head)
 {
     const struct evict_score mode = evict_score_of(a->evict.policy);
     int now = a->n_prompt - 1, best = -1;
@@ -353,7 +323,7 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks,
         float score = 0;
         for (int h = 0; h < a->from.n_kv_heads && mode.source != EVICT_NO_SCORE; h++)
             if (h == head || a->evict.scope == EVICT_SCOPE_LAYER)
-                score += evict_score_value(&mode, &views[h], prompt_kept_score(a, &mode, h, pos),
+                score += evict_score_value(&mode, prompt_kept_score(a, &mode, h, pos),
                                            kept_trait(a, &mode, h, pos));
         float rank = evict_rank(a->evict.policy, &a->limits, score, pos, now);
         if (best < 0 || evict_before(rank, pos, best_rank, best)) {
@@ -366,13 +336,12 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks,
 }
 
 /* marks [n_prompt] of a head: each position itself; ~position of the n that go first. */
-static void marks_cut(const struct prompt_keep_args *a, int32_t *marks,
-                      const struct evict_view *views, int head, int n)
+static void marks_cut(const struct prompt_keep_args *a, int32_t *marks, int head, int n)
 {
     for (int pos = 0; pos < a->n_prompt; pos++)
         marks[pos] = pos;
     for (; n > 0; n--) {
-        int pos = keep_victim(a, marks, views, head);
+        int pos = keep_victim(a, marks, head);
         marks[pos] = ~pos;
     }
 }
@@ -403,14 +372,11 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
 {
     (void)ops;
     struct kv_row row = kv_row_at(&a->kv, a->row, &a->limits, 0);
-    struct evict_view *views = a->scratch;                            // [n_kv_heads]
-    int32_t *marks = (int32_t *)(void *)(views + a->from.n_kv_heads); // [n_prompt] of a head
+    int32_t *marks = a->scratch; // [n_prompt] of a head
     CHECK(a->from.head_dim <= HEAD_DIM_MAX);
     row.n_slots = evict_slots_after(&a->evict, &a->limits, row.ring_slots, 0, 0, a->n_prompt);
-    for (int h = 0; h < a->from.n_kv_heads; h++)
-        views[h] = kept_view(a, h);
     for (int h = 0; h < a->from.n_kv_heads; h++) {
-        marks_cut(a, marks, views, h, a->n_prompt - a->limits.budget);
+        marks_cut(a, marks, h, a->n_prompt - a->limits.budget);
         keep_marked(a, &row, marks, h);
     }
     ref_ranks(&row, a->n_prompt);
