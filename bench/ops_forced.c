@@ -102,7 +102,7 @@ void forced_fill(struct forced_bench *b)
 static struct evict evict_of(const struct forced_bench *b, int policy)
 {
     return (struct evict){
-        .policy = policy, .scope = evict_policy_scope(policy), .budget = b->slots, .sink = -1};
+        .policy = policy, .scope = evict_rule_of(policy).scope, .budget = b->slots, .sink = -1};
 }
 
 static struct evict_row limits_of(const struct forced_bench *b, int policy)

@@ -342,7 +342,7 @@ int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int
 /* The tile of 32 queries before which none counts. */
 static inline int prompt_first_tile(const struct attend_prompt_args *a, const struct prompt_span *s)
 {
-    const struct evict_score score = evict_score_of(a->policy);
+    const struct evict_rule score = evict_rule_of(a->policy);
     return evict_first_query(&score, s->n_prompt) / PAGE_SLOTS;
 }
 
@@ -400,7 +400,7 @@ struct kv_rows {
     const int32_t *page_ids; // [rows][page_ids_stride], room for every slot of this call
     int32_t *slot_pos;       // [rows][slot_stride]: [n_kv_heads, slots_cap] true positions;
                              // negative (~pos): masked (simulate)
-    float *slot_score;       // the same: scores (policy/evict_score.h)
+    float *slot_score;       // the same: scores (policy/evict_rule.h)
     int32_t *slot_rank;      // the same: how many of the head's slots are older, masked ones not
                              // counted; NULL unless positions are ranks
     float *slot_trait;       // the same: traits
@@ -513,7 +513,7 @@ struct prompt_keep_args {
 };
 /* The score that a position has in its slot. */
 static inline float prompt_kept_score(const struct prompt_keep_args *a,
-                                      const struct evict_score *score, int head, int pos)
+                                      const struct evict_rule *score, int head, int pos)
 {
     const int64_t stride = round_up(a->n_prompt, PAGE_SLOTS);
     return a->scores ? evict_score_pooled(score, a->scores + head * stride, pos, a->n_prompt) : 0;

@@ -1,7 +1,7 @@
 /* kernels/score.h - what eviction's scores need of kernels/math.h: the trait of a slot, made of its
  * key and value. The same bits everywhere.
  *
- * Owns: the sums, and their scalar form. Refuses: what a trait is for (policy/evict_score.h);
+ * Owns: the sums, and their scalar form. Refuses: what a trait is for (policy/evict_rule.h);
  * kernels/cuda repeats the sums over lanes. */
 #ifndef KERNELS_SCORE_H
 #define KERNELS_SCORE_H

@@ -9,14 +9,10 @@
 
 static const struct {
     const char *name, *goes;
-    int sink;
-    double recent;
-    int scope;
 } policies[] = {
-#define EVICT_ROW(NAME, name, goes, rank, score, sink, recent, scope)                              \
-    {name, goes, sink, recent, EVICT_SCOPE_##scope},
-    EVICT_POLICIES(EVICT_ROW)
-#undef EVICT_ROW
+#define EVICT_WORDS(NAME, name, goes, ...) {name, goes},
+    EVICT_POLICIES(EVICT_WORDS)
+#undef EVICT_WORDS
 };
 
 const char *evict_policy_name(int policy)
@@ -27,21 +23,6 @@ const char *evict_policy_name(int policy)
 const char *evict_policy_goes(int policy)
 {
     return policies[policy].goes;
-}
-
-double evict_policy_recent(int policy)
-{
-    return policies[policy].recent;
-}
-
-int evict_policy_sink(int policy)
-{
-    return policies[policy].sink;
-}
-
-int evict_policy_scope(int policy)
-{
-    return policies[policy].scope;
 }
 
 int evict_policy_by_name(const char *name)
@@ -55,7 +36,7 @@ int evict_policy_by_name(const char *name)
 /* Of a policy that the user leaves at its own. */
 static int default_recent(int policy, const struct evict_row *row)
 {
-    double recent = policies[policy].recent;
+    const double recent = evict_rule_of(policy).recent;
     int rest = row->budget - row->sink;
     if (recent < 1)
         return (int)floor(recent * row->budget);
@@ -75,7 +56,7 @@ static int row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, stru
     if (budget > INT32_MAX)
         budget = INT32_MAX;
     row->budget = (int)budget;
-    row->sink = e->sink >= 0 ? e->sink : policies[e->policy].sink;
+    row->sink = e->sink >= 0 ? e->sink : evict_rule_of(e->policy).sink;
     if (!e->recent_set)
         row->recent = default_recent(e->policy, row);
     else if (e->recent_is_fraction)

@@ -1,4 +1,5 @@
-/* policy/evict.h - the one list of eviction policies. A policy is a rank; the mechanism is shared.
+/* policy/evict.h - the one list of eviction policies. A policy is a rule (policy/evict_rule.h); the
+ * mechanism is shared.
  *
  * Every slot has a score. The first `sink` positions and the last `recent` positions are protected;
  * the unprotected slot of the lowest rank goes first, of equal ranks the one with the oldest
@@ -12,7 +13,7 @@
 #include <stdint.h>
 
 #include "policy/evict_row.h"
-#include "policy/evict_score.h"
+#include "policy/evict_rule.h"
 #include "policy/kv_kinds.h"
 
 #include "policy/evict_ema.h"
@@ -35,50 +36,29 @@
 extern "C" {
 #endif
 
-enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
 /* What keys are rotated by under decode's rule: their positions; or their ranks among the slots
  * that their head keeps, 0 for the oldest, so that no position exceeds the budget, however long the
  * row. */
 enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
 
-#define EVICT_REST INT32_MAX // recent: what the sink leaves of the budget
-
-/* X(NAME, name, what goes first, rank function, score mode, default sink, default recent, default
- * scope). recent: below 1 a fraction of the budget, else slots, as many as the sink leaves.
- * To add a policy: write policy/evict_x.h, include it above, add one line here. */
+/* The list of policies. To add one: write policy/evict_x.h (policy/evict_rule.h says what is in
+ * it), include it above, add its row here. */
 #define EVICT_POLICIES(X)                                                                          \
-    X(FULL, "full", "nothing", evict_window_rank, EVICT_SCORE_NONE, 0, EVICT_REST, HEAD)           \
-    X(WINDOW, "window", "the oldest", evict_window_rank, EVICT_SCORE_NONE, 0, EVICT_REST, HEAD)    \
-    X(STREAMING, "streaming", "the oldest after the first tokens", evict_streaming_rank,           \
-      EVICT_SCORE_NONE, 4, EVICT_REST, HEAD)                                                       \
-    X(H2O, "h2o", "the least summed attention", evict_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)     \
-    X(HEAVY, "heavy", "the least summed attention; the newest token stays", evict_h2o_rank,        \
-      EVICT_SCORE_SUM, 0, 1, HEAD)                                                                 \
-    X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
-      0.5, HEAD)                                                                                   \
-    X(H2O_HF, "h2o-hf", "the least summed attention, as H2O's scripts count it",                   \
-      evict_h2o_hf_rank, EVICT_H2O_HF_SCORE, 0, 0.5, HEAD)                                         \
-    X(EMA, "ema", "the least attention, recent queries counting most", evict_ema_rank,             \
-      EVICT_EMA_SCORE, 4, 0.5, HEAD)                                                               \
-    X(TOVA, "tova", "the least attention of the last query", evict_tova_rank, EVICT_TOVA_SCORE, 0, \
-      1, LAYER)                                                                                    \
-    X(SNAPKV, "snapkv", "generated tokens, then what the prompt's last queries attend to least",   \
-      evict_snapkv_rank, EVICT_SNAPKV_SCORE, 0, 0.5, HEAD)                                         \
-    X(SCISSORHANDS, "scissorhands",                                                                \
-      "what the fewest of the last 32 queries gave their mean attention", evict_scissorhands_rank, \
-      EVICT_SCISSORHANDS_SCORE, 0, EVICT_SCISSORHANDS_WINDOW, HEAD)                                \
-    X(VLEN, "vlen", "the least summed attention times the norm of the value", evict_vlen_rank,     \
-      EVICT_VLEN_SCORE, 4, 0.5, HEAD)                                                              \
-    X(QHITTER, "qhitter", "little summed attention, and much lost when stored in 4 bits",          \
-      evict_qhitter_rank, EVICT_QHITTER_SCORE, 4, 0.5, HEAD)                                       \
-    X(STRIDED, "strided", "the oldest, but every s-th token stays", evict_strided_rank,            \
-      EVICT_SCORE_NONE, 0, 0.5, HEAD)                                                              \
-    X(STRIDED_H2O, "strided-h2o", "the least summed attention, but every s-th token stays",        \
-      evict_strided_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)                                       \
-    X(FIXED, "fixed", "the oldest, but the ends of blocks stay", evict_fixed_rank,                 \
-      EVICT_SCORE_NONE, 0, 0.5, HEAD)                                                              \
-    X(FIXED_H2O, "fixed-h2o", "the least summed attention, but the ends of blocks stay",           \
-      evict_fixed_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)
+    EVICT_RULE_WINDOW(X)                                                                           \
+    EVICT_RULE_STREAMING(X)                                                                        \
+    EVICT_RULE_H2O(X)                                                                              \
+    EVICT_RULE_H2O_MEAN(X)                                                                         \
+    EVICT_RULE_H2O_HF(X)                                                                           \
+    EVICT_RULE_EMA(X)                                                                              \
+    EVICT_RULE_TOVA(X)                                                                             \
+    EVICT_RULE_SNAPKV(X)                                                                           \
+    EVICT_RULE_SCISSORHANDS(X)                                                                     \
+    EVICT_RULE_VLEN(X)                                                                             \
+    EVICT_RULE_QHITTER(X)                                                                          \
+    EVICT_RULE_STRIDED(X)                                                                          \
+    EVICT_RULE_STRIDED_H2O(X)                                                                      \
+    EVICT_RULE_FIXED(X)                                                                            \
+    EVICT_RULE_FIXED_H2O(X)
 
 enum evict_policy {
 #define EVICT_ENUM(NAME, ...) EVICT_##NAME,
@@ -113,9 +93,6 @@ struct evict {
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row);
 const char *evict_policy_name(int policy);
 const char *evict_policy_goes(int policy);  // what it evicts first, in words
-double evict_policy_recent(int policy);     // what --kv-recent and
-int evict_policy_sink(int policy);          // --kv-sink are unless the user says another
-int evict_policy_scope(int policy);         // enum evict_scope unless the user says another
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
 /* Greatest number of slots that a row can hold in a layer of a kind. */
 int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max);
@@ -139,44 +116,66 @@ static inline int evict_layer_kind(const struct evict *e, int layer)
     return e->kinds ? e->kinds->layer[layer] : KV_MOST;
 }
 
-static inline struct evict_score evict_score_of(int policy)
+static inline struct evict_rule evict_rule_of(int policy)
 {
     switch (policy) {
-#define EVICT_SCORE(NAME, name, goes, rank, score, ...)                                            \
+#define EVICT_RULE(NAME, name, goes, rank, source, last, keep, frozen, pool, trait, sink, recent,  \
+                   scope)                                                                          \
     case EVICT_##NAME: {                                                                           \
-        const struct evict_score of = {score};                                                     \
+        const struct evict_rule of = {                                                             \
+            source, last, keep, frozen, pool, trait, sink, recent, EVICT_SCOPE_##scope};           \
         return of;                                                                                 \
     }
-        EVICT_POLICIES(EVICT_SCORE)
-#undef EVICT_SCORE
+#define EVICT_RULE_ROW(...) EVICT_RULE(__VA_ARGS__)
+        EVICT_POLICIES(EVICT_RULE_ROW)
+#undef EVICT_RULE_ROW
+#undef EVICT_RULE
     }
-    const struct evict_score none = {EVICT_SCORE_NONE};
+    const struct evict_rule none = {EVICT_SCORE_NONE, 0, EVICT_REST, EVICT_SCOPE_HEAD};
     return none;
 }
 
 /* 1: the policy ranks by scores, which slots then carry. */
 static inline int evict_policy_scores(int policy)
 {
-    return evict_score_of(policy).source != EVICT_NO_SCORE;
+    return evict_rule_of(policy).source != EVICT_NO_SCORE;
 }
 
 /* 1: these are made of the weights of a prompt's queries. */
 static inline int evict_prompt_scores(int policy)
 {
-    const int source = evict_score_of(policy).source;
-    return source == EVICT_WEIGHTS || source == EVICT_GAPPED || source == EVICT_HITS;
+    const int source = evict_rule_of(policy).source;
+    return source == EVICT_WEIGHTS || source == EVICT_GAPPED || source == EVICT_EACH;
 }
 
 /* 1: and of the weights of every token under decode's rule. */
 static inline int evict_decode_scores(int policy)
 {
-    return evict_prompt_scores(policy) && !evict_score_of(policy).frozen;
+    return evict_prompt_scores(policy) && !evict_rule_of(policy).frozen;
 }
 
 /* enum evict_trait: what slots carry beside their score. */
 static inline int evict_policy_trait(int policy)
 {
-    return evict_score_of(policy).trait;
+    return evict_rule_of(policy).trait;
+}
+
+/* The score of a slot, `score` so far, behind a token at position `now` whose weight on it, summed
+ * over the `group` query heads of its KV head, is `weight`. */
+static inline float evict_score_next(const struct evict_rule *r, float score, float weight,
+                                     int group, int now)
+{
+    if (r->source == EVICT_EACH)
+        return evict_scissorhands_next(score, weight, group, now);
+    return fmaf(score, r->keep, weight);
+}
+
+/* What a slot counts, alone and summed over KV heads: the score that its rank is made of. */
+static inline float evict_score_value(const struct evict_rule *r, float score, float trait)
+{
+    if (r->source == EVICT_EACH)
+        return evict_scissorhands_count(score);
+    return r->trait ? score * trait : score;
 }
 
 /* Rank of a slot for the query at position `now`: lower goes first. */
@@ -207,10 +206,9 @@ static inline int evict_protected(const struct evict_row *row, int pos, int now)
 
 /* The position that a token at position `now` does not see though its head keeps it; -1: it sees
  * all. */
-static inline int evict_hidden(const struct evict_score *score, const struct evict_row *row,
-                               int now)
+static inline int evict_hidden(const struct evict_rule *r, const struct evict_row *row, int now)
 {
-    const int gap = score->source == EVICT_GAPPED && row->recent > 0 && now > row->budget;
+    const int gap = r->source == EVICT_GAPPED && row->recent > 0 && now > row->budget;
     return gap ? now - row->recent : -1;
 }
 
@@ -230,10 +228,10 @@ static inline int evict_ring_slots(const struct evict_row *row)
 static inline struct evict_row evict_behind_prompt(int policy, const struct evict_row *row,
                                                    int ring_slots)
 {
-    const struct evict_score score = evict_score_of(policy);
-    const int least = score.last > ring_slots ? score.last : ring_slots;
+    const struct evict_rule rule = evict_rule_of(policy);
+    const int least = rule.last > ring_slots ? rule.last : ring_slots;
     struct evict_row limits = *row;
-    if (score.frozen && limits.recent > least)
+    if (rule.frozen && limits.recent > least)
         limits.recent = least;
     return limits;
 }

@@ -7,16 +7,10 @@
 #ifndef POLICY_EVICT_EMA_H
 #define POLICY_EVICT_EMA_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
-#define EVICT_EMA_SCORE EVICT_WEIGHTS, 2048, 0.98f, 0, 0, EVICT_NO_TRAIT
-
-static inline float evict_ema_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)pos;
-    (void)now;
-    return score;
-}
+#define EVICT_RULE_EMA(X)                                                                          \
+    X(EMA, "ema", "the least attention, recent queries counting most", evict_rank_score,           \
+      EVICT_WEIGHTS, 2048, 0.98f, 0, 0, EVICT_NO_TRAIT, 4, 0.5, HEAD)
 
 #endif

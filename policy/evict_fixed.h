@@ -28,4 +28,8 @@ static inline float evict_fixed_rank(const struct evict_row *row, float score, i
     return evict_fixed_has(row, row->budget - row->recent - row->sink, pos, now) ? INFINITY : 0;
 }
 
+#define EVICT_RULE_FIXED(X)                                                                        \
+    X(FIXED, "fixed", "the oldest, but the ends of blocks stay", evict_fixed_rank,                 \
+      EVICT_SCORE_NONE, 0, 0.5, HEAD)
+
 #endif

@@ -10,4 +10,8 @@ static inline float evict_fixed_h2o_rank(const struct evict_row *row, float scor
     return evict_fixed_has(row, n_slots, pos, now) ? INFINITY : score;
 }
 
+#define EVICT_RULE_FIXED_H2O(X)                                                                    \
+    X(FIXED_H2O, "fixed-h2o", "the least summed attention, but the ends of blocks stay",           \
+      evict_fixed_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)
+
 #endif

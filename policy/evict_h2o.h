@@ -3,14 +3,11 @@
 #ifndef POLICY_EVICT_H2O_H
 #define POLICY_EVICT_H2O_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
-static inline float evict_h2o_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)pos;
-    (void)now;
-    return score;
-}
+#define EVICT_RULE_H2O(X)                                                                          \
+    X(H2O, "h2o", "the least summed attention", evict_rank_score, EVICT_SCORE_SUM, 0, 0.5, HEAD)   \
+    X(HEAVY, "heavy", "the least summed attention; the newest token stays", evict_rank_score,      \
+      EVICT_SCORE_SUM, 0, 1, HEAD)
 
 #endif

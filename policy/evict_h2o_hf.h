@@ -14,16 +14,10 @@
 #ifndef POLICY_EVICT_H2O_HF_H
 #define POLICY_EVICT_H2O_HF_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
-#define EVICT_H2O_HF_SCORE EVICT_GAPPED, INT32_MAX, 1, 0, 0, EVICT_NO_TRAIT
-
-static inline float evict_h2o_hf_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)pos;
-    (void)now;
-    return score;
-}
+#define EVICT_RULE_H2O_HF(X)                                                                       \
+    X(H2O_HF, "h2o-hf", "the least summed attention, as H2O's scripts count it", evict_rank_score, \
+      EVICT_GAPPED, INT32_MAX, 1, 0, 0, EVICT_NO_TRAIT, 0, 0.5, HEAD)
 
 #endif

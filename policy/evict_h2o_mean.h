@@ -3,12 +3,16 @@
 #ifndef POLICY_EVICT_H2O_MEAN_H
 #define POLICY_EVICT_H2O_MEAN_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
 static inline float evict_h2o_mean_rank(const struct evict_row *row, float score, int pos, int now)
 {
     (void)row;
     return score / (float)(now - pos + 1);
 }
+
+#define EVICT_RULE_H2O_MEAN(X)                                                                     \
+    X(H2O_MEAN, "h2o-mean", "the least mean attention", evict_h2o_mean_rank, EVICT_SCORE_SUM, 4,   \
+      0.5, HEAD)
 
 #endif

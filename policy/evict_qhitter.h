@@ -13,16 +13,10 @@
 #ifndef POLICY_EVICT_QHITTER_H
 #define POLICY_EVICT_QHITTER_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
-#define EVICT_QHITTER_SCORE EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_CODES_LEFT
-
-static inline float evict_qhitter_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)pos;
-    (void)now;
-    return score;
-}
+#define EVICT_RULE_QHITTER(X)                                                                      \
+    X(QHITTER, "qhitter", "little summed attention, and much lost when stored in 4 bits",          \
+      evict_rank_score, EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_CODES_LEFT, 4, 0.5, HEAD)
 
 #endif

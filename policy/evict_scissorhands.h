@@ -7,18 +7,56 @@
 #ifndef POLICY_EVICT_SCISSORHANDS_H
 #define POLICY_EVICT_SCISSORHANDS_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
 #define EVICT_SCISSORHANDS_WINDOW 32
-#define EVICT_SCISSORHANDS_SCORE  EVICT_HITS, EVICT_SCISSORHANDS_WINDOW, 1, 0, 0, EVICT_NO_TRAIT
 
-static inline float evict_scissorhands_rank(const struct evict_row *row, float score, int pos,
-                                            int now)
+/* The score's bits, the last query's lowest. */
+static inline uint32_t evict_scissorhands_bits(float score)
 {
-    (void)row;
-    (void)pos;
-    (void)now;
-    return score;
+    const union {
+        float f;
+        uint32_t u;
+    } bits = {score};
+    return bits.u;
 }
+
+/* The score when n more queries have answered; later: their bits. */
+static inline float evict_scissorhands_join(float score, float later, int n)
+{
+    union {
+        float f;
+        uint32_t u;
+    } bits = {score};
+    bits.u = (n < 32 ? bits.u << n : 0) | evict_scissorhands_bits(later);
+    return bits.f;
+}
+
+/* The same when the one at position `now` has, whose weight on the slot, summed over `group` query
+ * heads, is `weight`. */
+static inline float evict_scissorhands_next(float score, float weight, int group, int now)
+{
+    const union {
+        uint32_t u;
+        float f;
+    } hit = {weight * (float)(now + 1) >= (float)group};
+    return evict_scissorhands_join(score, hit.f, 1);
+}
+
+/* How many said yes. */
+static inline float evict_scissorhands_count(float score)
+{
+    uint32_t n = evict_scissorhands_bits(score);
+    n -= n >> 1 & 0x55555555;
+    n = (n & 0x33333333) + (n >> 2 & 0x33333333);
+    n = (n + (n >> 4)) & 0x0f0f0f0f;
+    return (float)(n * 0x01010101 >> 24);
+}
+
+#define EVICT_RULE_SCISSORHANDS(X)                                                                 \
+    X(SCISSORHANDS, "scissorhands",                                                                \
+      "what the fewest of the last 32 queries gave their mean attention", evict_rank_score,        \
+      EVICT_EACH, EVICT_SCISSORHANDS_WINDOW, 1, 0, 0, EVICT_NO_TRAIT, 0,                           \
+      EVICT_SCISSORHANDS_WINDOW, HEAD)
 
 #endif

@@ -10,17 +10,12 @@
 #ifndef POLICY_EVICT_SNAPKV_H
 #define POLICY_EVICT_SNAPKV_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
 #define EVICT_SNAPKV_WINDOW 16
-#define EVICT_SNAPKV_SCORE  EVICT_WEIGHTS, EVICT_SNAPKV_WINDOW, 1, 1, 3, EVICT_NO_TRAIT
 
-static inline float evict_snapkv_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)pos;
-    (void)now;
-    return score;
-}
+#define EVICT_RULE_SNAPKV(X)                                                                       \
+    X(SNAPKV, "snapkv", "generated tokens, then what the prompt's last queries attend to least",   \
+      evict_rank_score, EVICT_WEIGHTS, EVICT_SNAPKV_WINDOW, 1, 1, 3, EVICT_NO_TRAIT, 0, 0.5, HEAD)
 
 #endif

@@ -3,15 +3,10 @@
 #ifndef POLICY_EVICT_STREAMING_H
 #define POLICY_EVICT_STREAMING_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
-static inline float evict_streaming_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)score;
-    (void)pos;
-    (void)now;
-    return 0;
-}
+#define EVICT_RULE_STREAMING(X)                                                                    \
+    X(STREAMING, "streaming", "the oldest after the first tokens", evict_rank_age,                 \
+      EVICT_SCORE_NONE, 4, EVICT_REST, HEAD)
 
 #endif

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
 /* s - 1 for s the least power of two above n >= 0. */
 static inline int evict_stride_mask(int n)
@@ -33,5 +33,9 @@ static inline float evict_strided_rank(const struct evict_row *row, float score,
     (void)score;
     return evict_strided_has(row, row->budget - row->recent - row->sink, pos, now) ? INFINITY : 0;
 }
+
+#define EVICT_RULE_STRIDED(X)                                                                      \
+    X(STRIDED, "strided", "the oldest, but every s-th token stays", evict_strided_rank,            \
+      EVICT_SCORE_NONE, 0, 0.5, HEAD)
 
 #endif

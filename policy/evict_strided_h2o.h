@@ -13,4 +13,8 @@ static inline float evict_strided_h2o_rank(const struct evict_row *row, float sc
     return evict_strided_has(row, n_slots, pos, now) ? INFINITY : score;
 }
 
+#define EVICT_RULE_STRIDED_H2O(X)                                                                  \
+    X(STRIDED_H2O, "strided-h2o", "the least summed attention, but every s-th token stays",        \
+      evict_strided_h2o_rank, EVICT_SCORE_SUM, 0, 0.5, HEAD)
+
 #endif

@@ -5,16 +5,10 @@
 #ifndef POLICY_EVICT_TOVA_H
 #define POLICY_EVICT_TOVA_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
-#define EVICT_TOVA_SCORE EVICT_WEIGHTS, 1, 0, 0, 0, EVICT_NO_TRAIT
-
-static inline float evict_tova_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)pos;
-    (void)now;
-    return score;
-}
+#define EVICT_RULE_TOVA(X)                                                                         \
+    X(TOVA, "tova", "the least attention of the last query", evict_rank_score, EVICT_WEIGHTS, 1,   \
+      0, 0, 0, EVICT_NO_TRAIT, 0, 1, LAYER)
 
 #endif

@@ -7,16 +7,10 @@
 #ifndef POLICY_EVICT_VLEN_H
 #define POLICY_EVICT_VLEN_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
-#define EVICT_VLEN_SCORE EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_VALUE_NORM
-
-static inline float evict_vlen_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)pos;
-    (void)now;
-    return score;
-}
+#define EVICT_RULE_VLEN(X)                                                                         \
+    X(VLEN, "vlen", "the least summed attention times the norm of the value", evict_rank_score,    \
+      EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_VALUE_NORM, 4, 0.5, HEAD)
 
 #endif

@@ -2,15 +2,10 @@
 #ifndef POLICY_EVICT_WINDOW_H
 #define POLICY_EVICT_WINDOW_H
 
-#include "policy/evict_row.h"
+#include "policy/evict_rule.h"
 
-static inline float evict_window_rank(const struct evict_row *row, float score, int pos, int now)
-{
-    (void)row;
-    (void)score;
-    (void)pos;
-    (void)now;
-    return 0;
-}
+#define EVICT_RULE_WINDOW(X)                                                                       \
+    X(FULL, "full", "nothing", evict_rank_age, EVICT_SCORE_NONE, 0, EVICT_REST, HEAD)              \
+    X(WINDOW, "window", "the oldest", evict_rank_age, EVICT_SCORE_NONE, 0, EVICT_REST, HEAD)
 
 #endif

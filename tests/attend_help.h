@@ -421,7 +421,7 @@ static inline void rows_same(const struct row *a, const struct row *b, const cha
 static inline void scores_close(const struct row *row, const float *a, const float *b, int64_t n,
                                 double tolerance, const char *what)
 {
-    if (evict_score_of(row->evict.policy).source == EVICT_HITS)
+    if (evict_rule_of(row->evict.policy).source == EVICT_EACH)
         assert_same_bits(a, b, n * 4, what);
     else
         assert_close(a, b, n, tolerance, what);

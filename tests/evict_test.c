@@ -1,4 +1,4 @@
-/* tests/evict_test.c - the table of eviction policies: defaults, score modes and static patterns,
+/* tests/evict_test.c - the table of eviction policies: defaults, scores and static patterns,
  * as the numbers that kernels read. What kernels make of them is attend_test's. */
 #include "policy/evict.h"
 
@@ -35,7 +35,7 @@ static void defaults_are_the_policys(void **state)
     expect_row(EVICT_SCISSORHANDS, 20, 20, 0); // a count gives way to the budget
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++) {
         const int layer = policy == EVICT_TOVA;
-        assert_int_equal(evict_policy_scope(policy), layer ? EVICT_SCOPE_LAYER : EVICT_SCOPE_HEAD);
+        assert_int_equal(evict_rule_of(policy).scope, layer ? EVICT_SCOPE_LAYER : EVICT_SCOPE_HEAD);
         assert_true(strlen(evict_policy_goes(policy)) > 0);
         assert_non_null(strstr(EVICT_NAMES, evict_policy_name(policy)));
     }
@@ -43,7 +43,7 @@ static void defaults_are_the_policys(void **state)
 }
 
 /* Plays weights of n queries, the last `decoded` of them by decode's rule. */
-static float played(struct evict_score s, const float *weights, int n, int decoded)
+static float played(struct evict_rule s, const float *weights, int n, int decoded)
 {
     float score = 0;
     for (int q = 0; q < n - decoded; q++)
@@ -59,8 +59,8 @@ static void prompts_and_steps_agree(void **state)
 {
     (void)state;
     enum { N = 24 };
-    static const struct evict_score one = {EVICT_SCORE_SUM};
-    static const struct evict_score none = {.source = EVICT_WEIGHTS, .last = INT32_MAX};
+    static const struct evict_rule one = {.source = EVICT_WEIGHTS, .last = INT32_MAX, .keep = 1};
+    static const struct evict_rule none = {.source = EVICT_WEIGHTS, .last = INT32_MAX};
     float weights[N], sum = 0, decayed = 0;
     for (int i = 0; i < N; i++) {
         weights[i] = (float)(i * 7 % 11 + 1) / 16;
@@ -68,13 +68,13 @@ static void prompts_and_steps_agree(void **state)
         decayed = decayed * 0.98f + weights[i];
     }
     for (int decoded = 0; decoded <= N; decoded++) {
-        assert_true(fabsf(played(evict_score_of(EVICT_EMA), weights, N, decoded) - decayed) < 1e-5);
-        assert_true(played(evict_score_of(EVICT_TOVA), weights, N, decoded) == weights[N - 1]);
-        assert_true(played(evict_score_of(EVICT_H2O), weights, N, decoded) == sum);
+        assert_true(fabsf(played(evict_rule_of(EVICT_EMA), weights, N, decoded) - decayed) < 1e-5);
+        assert_true(played(evict_rule_of(EVICT_TOVA), weights, N, decoded) == weights[N - 1]);
+        assert_true(played(evict_rule_of(EVICT_H2O), weights, N, decoded) == sum);
         assert_true(played(one, weights, N, decoded) == sum);
         assert_true(played(none, weights, N, decoded) == weights[N - 1]);
     }
-    struct evict_score snapkv = evict_score_of(EVICT_SNAPKV);
+    struct evict_rule snapkv = evict_rule_of(EVICT_SNAPKV);
     assert_true(evict_query_worth(&snapkv, 83, 100) == 0);
     assert_true(evict_query_worth(&snapkv, 84, 100) == 1);
     assert_true(evict_query_worth(&snapkv, 0, 16) == 1);
@@ -88,7 +88,11 @@ static void prompts_and_steps_agree(void **state)
 static void hits_are_counted(void **state)
 {
     (void)state;
-    const struct evict_score s = evict_score_of(EVICT_SCISSORHANDS);
+    const struct evict_rule s = evict_rule_of(EVICT_SCISSORHANDS);
+    const union {
+        uint32_t u;
+        float f;
+    } bits = {UINT32_MAX};
     float score = 0;
     int want = 0, answers[100];
     for (int now = 0; now < 100; now++) {
@@ -98,10 +102,12 @@ static void hits_are_counted(void **state)
         want += answers[now] - (now >= 32 ? answers[now - 32] : 0);
         assert_true(evict_score_value(&s, score, 0) == (float)want);
     }
-    assert_int_equal(evict_hits(evict_score_next(&s, 0, 0.5f, 2, 3)), 1);
-    assert_int_equal(evict_hits(evict_hits_shift(score, 32, 5)), 5);
-    assert_true(evict_score_value(&s, evict_hits_shift(0, 0, UINT32_MAX), 0) == 32);
-    const struct evict_score h2o = evict_score_of(EVICT_H2O);
+    assert_int_equal(evict_scissorhands_bits(evict_score_next(&s, 0, 0.5f, 2, 3)), 1);
+    const float all = evict_scissorhands_join(0, bits.f, 32);
+    assert_int_equal(evict_scissorhands_bits(evict_scissorhands_join(score, 1.5f, 32)),
+                     evict_scissorhands_bits(1.5f));
+    assert_true(evict_score_value(&s, all, 0) == 32);
+    const struct evict_rule h2o = evict_rule_of(EVICT_H2O);
     assert_true(evict_score_value(&h2o, 2.5f, 7) == 2.5f);
 }
 
@@ -113,8 +119,8 @@ static void traits_count(void **state)
         [EVICT_VLEN] = EVICT_VALUE_NORM, [EVICT_QHITTER] = EVICT_CODES_LEFT};
     for (int policy = 0; policy < N_EVICT_POLICIES; policy++)
         assert_int_equal(evict_policy_trait(policy), traits[policy]);
-    const struct evict_score vlen = evict_score_of(EVICT_VLEN);
-    const struct evict_score qhitter = evict_score_of(EVICT_QHITTER);
+    const struct evict_rule vlen = evict_rule_of(EVICT_VLEN);
+    const struct evict_rule qhitter = evict_rule_of(EVICT_QHITTER);
     assert_true(evict_score_value(&vlen, 3, 0.5f) == 1.5f);
     assert_true(evict_score_value(&qhitter, 3, 0.75f) == 2.25f);
 }
@@ -134,8 +140,8 @@ static void a_prompt_protects_its_window(void **state)
 static void the_gap_is_behind_the_window(void **state)
 {
     (void)state;
-    const struct evict_score gapped = evict_score_of(EVICT_H2O_HF);
-    const struct evict_score h2o = evict_score_of(EVICT_H2O);
+    const struct evict_rule gapped = evict_rule_of(EVICT_H2O_HF);
+    const struct evict_rule h2o = evict_rule_of(EVICT_H2O);
     const struct evict_row row = {.budget = 8, .recent = 4}, none = {.budget = 8};
     assert_int_equal(evict_hidden(&gapped, &row, 20), 16);
     assert_int_equal(evict_hidden(&gapped, &row, 9), 5);

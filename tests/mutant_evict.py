@@ -4,33 +4,34 @@ from mutant_fault import fault
 SIMT_ATTEND = "simt_attend_test"
 ATTEND_CU, EVICT_CU, PREFILL_CU = "kernels/cuda/attend.cu", "kernels/cuda/attend_evict.cu", "kernels/cuda/prefill.cu"
 JOIN_CU, ATTEND_CUH = "kernels/cuda/attend_join.cu", "kernels/cuda/attend.cuh"
-SCORE_H, GOLDEN = "policy/evict_score.h", "evict_golden.py"
+RULE_H, EVICT_H, GOLDEN = "policy/evict_rule.h", "policy/evict.h", "evict_golden.py"
 EVICT_INC = "kernels/cpu/attend_forced_evict.inc"
-fault("decode forgets nothing", SCORE_H, "return fmaf(score, s->keep, weight);", "return score + weight;", "evict_test")
-fault("a prompt's last query has decayed", SCORE_H, "int after = n_prompt - 1 - query;", "int after = n_prompt - query;", "evict_test")
-fault("one query too many counts", SCORE_H, "return n_prompt > s->last ? n_prompt - s->last : 0;",
-      "return n_prompt > s->last ? n_prompt - s->last - 1 : 0;", "evict_test")
-fault("a pool is a neighbour short", SCORE_H, "i <= pos + s->pool && i < n_prompt; i++)", "i < pos + s->pool && i < n_prompt; i++)",
+fault("decode forgets nothing", EVICT_H, "return fmaf(score, r->keep, weight);", "return score + weight;", "evict_test")
+fault("one query too many counts", RULE_H, "return n_prompt > r->last ? n_prompt - r->last : 0;",
+      "return n_prompt > r->last ? n_prompt - r->last - 1 : 0;", "evict_test")
+fault("a pool is a neighbour short", RULE_H, "i <= pos + r->pool && i < n_prompt; i++)", "i < pos + r->pool && i < n_prompt; i++)",
       "evict_test")
-fault("more than the mean is asked of a hit", SCORE_H, ">= (float)group", "> (float)group", "evict_test")
-fault("frozen scores go on", "policy/evict.h", "evict_prompt_scores(policy) && !evict_score_of(policy).frozen;",
+fault("more than the mean is asked of a hit", "policy/evict_scissorhands.h", ">= (float)group", "> (float)group", "evict_test")
+fault("a tile's bits come in one too low", "kernels/cpu/attend_prompt.inc",
+      "evict_scissorhands_join(scores[i], columns[i], end - query);", "evict_scissorhands_join(scores[i], columns[i], end - query - 1);", "attend_test")
+fault("a trait does not count", EVICT_H, "return r->trait ? score * trait : score;", "return r->trait ? score + 0 * trait : score;", "evict_test", GOLDEN)
+fault("a prompt's last query has decayed", RULE_H, "int after = n_prompt - 1 - query;", "int after = n_prompt - query;", "evict_test")
+fault("frozen scores go on", "policy/evict.h", "evict_prompt_scores(policy) && !evict_rule_of(policy).frozen;",
       "evict_prompt_scores(policy);", GOLDEN)
 fault("a pattern's stride does not fit", "policy/evict_strided.h", "(pos & evict_stride_mask(newest / n_slots))",
       "(pos & evict_stride_mask(newest / n_slots) / 2)", "evict_test")
 fault("a default count does not give way to the budget", "policy/evict.c", "return recent < rest ? (int)recent : rest;",
       "return (int)recent;", "evict_test")
-fault("a policy's scope is always head", "engine/app/run_setup.c", "e->scope = evict_policy_scope(e->policy);",
+fault("a policy's scope is always head", "engine/app/run_setup.c", "e->scope = evict_rule_of(e->policy).scope;",
       "e->scope = EVICT_SCOPE_HEAD;", GOLDEN)
-fault("a prompt protects what decode does", "policy/evict.h", "    if (score.frozen && limits.recent > least)\n        limits.recent = least;\n",
+fault("a prompt protects what decode does", "policy/evict.h", "    if (rule.frozen && limits.recent > least)\n        limits.recent = least;\n",
       "    (void)least;\n", GOLDEN)
-fault("a ring's tokens may go with the prompt", "policy/evict.h", "const int least = score.last > ring_slots ? score.last : ring_slots;",
-      "const int least = score.last;\n    (void)ring_slots;", "attend_test")
+fault("a ring's tokens may go with the prompt", "policy/evict.h", "const int least = rule.last > ring_slots ? rule.last : ring_slots;",
+      "const int least = rule.last;\n    (void)ring_slots;", "attend_test")
 fault("queries of a prompt all count alike in f32", "kernels/cpu/attend_prompt.inc",
       "        inverse[r] *= row_worth(u, first + r);\n", "        (void)row_worth(u, first + r);\n", "attend_test")
 fault("queries of a prompt all count alike in bf16", "kernels/cpu/attend_prompt_bf16.inc",
       "inverse[r] * row_worth(u, first + r)", "inverse[r] + 0 * row_worth(u, first + r)", "prompt_test")
-fault("a tile's bits come in one too low", "kernels/cpu/attend_prompt.inc",
-      "evict_hits_shift(scores[i], end - query,", "evict_hits_shift(scores[i], end - query - 1,", "attend_test")
 fault("tiles without a query that counts are the only ones", "kernels/cpu/attend_prompt.inc",
       "u->tile >= prompt_first_tile(u->args, u->span)", "u->tile > prompt_first_tile(u->args, u->span)", "attend_test")
 
@@ -62,7 +63,6 @@ ROW_H, SLOTS_C, SLOTS_CU = "policy/evict_row.h", "kernels/cpu/slots.c", "kernels
 
 TRAITS = "trait_test"
 fault("nobody lays out traits", "policy/layout.c", "if (evict_policy_trait(b->evict->policy))\n", "if (0)\n", GOLDEN)
-fault("a trait does not count", SCORE_H, "return s->trait ? score * trait : score;", "return s->trait ? score + 0 * trait : score;", "evict_test", GOLDEN)
 fault("vectors forget the trait", EVICT_INC, "return u->score.trait ? v16_mul(score, trait) : score;", "return u->score.trait ? score : score;", "attend_test")
 fault("a value's codes leave all", "kernels/score.h", "score_codes_left(score_code_error(k, n), score_code_error(v, n));",
       "score_codes_left(score_code_error(k, n), 0 * score_code_error(v, n));", TRAITS)

@@ -183,7 +183,7 @@ static void prompt_compare(const struct ops *ops, const struct model *m, const s
     int64_t n_pad = round_up(p->n, PAGE_SLOTS);
     /* Pairs: values are within 1, weights are good to 2^-8 and lie on both sides of the truth. */
     assert_close(p->out, want->out, p->out_bytes / 4, pairs ? 0x1p-8 : 5e-6, "prompt");
-    const struct evict_score score = evict_score_of(policy);
+    const struct evict_rule score = evict_rule_of(policy);
     double whole = 0; // a query's weights add up to 1 a head, or what it is worth
     for (int query = 0; query < p->n; query++)
         whole += (double)evict_query_worth(&score, query, p->n) * m->n_heads / m->n_kv_heads;
@@ -407,13 +407,9 @@ static void a_late_maximum_wins(void **state)
 }
 
 #define PROMPT_CASES                                                                               \
-    cmocka_unit_test(prompts_equal_ref), \
-    cmocka_unit_test(long_prompts_equal_ref), \
-    cmocka_unit_test(windows_equal_ref), \
-    cmocka_unit_test(caps_and_sinks_equal_ref), \
-    cmocka_unit_test(a_sink_may_take_all), \
-    cmocka_unit_test(prompts_share_a_call), \
-    cmocka_unit_test(prompts_are_causal), \
-    cmocka_unit_test(a_late_maximum_wins)
+    cmocka_unit_test(prompts_equal_ref), cmocka_unit_test(long_prompts_equal_ref),                 \
+        cmocka_unit_test(windows_equal_ref), cmocka_unit_test(caps_and_sinks_equal_ref),           \
+        cmocka_unit_test(a_sink_may_take_all), cmocka_unit_test(prompts_share_a_call),             \
+        cmocka_unit_test(prompts_are_causal), cmocka_unit_test(a_late_maximum_wins)
 
 #endif

@@ -247,7 +247,7 @@ static struct gpu_cost decode_cost(const struct gpu_card *c, const struct decode
  * they and the place are launches of their own, as is the trait. */
 static int token_launches(int policy)
 {
-    const struct evict_score score = evict_score_of(policy);
+    const struct evict_rule score = evict_rule_of(policy);
     if (!evict_policy_scores(policy))
         return 2;
     return 4 + (score.trait != 0);

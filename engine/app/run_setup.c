@@ -28,7 +28,7 @@ static enum err parse_share(const char *flag, const char *text, double *value, i
 /* --kv-recent, or that it is what the policy has anyway. */
 static struct frontier_share recent_text(const struct evict *e)
 {
-    const int own = e->recent_is_fraction && e->recent == evict_policy_recent(e->policy);
+    const int own = e->recent_is_fraction && e->recent == evict_rule_of(e->policy).recent;
     return e->recent_set && !own ? frontier_share(e->recent, e->recent_is_fraction)
                                  : (struct frontier_share){"by policy"};
 }
@@ -42,7 +42,7 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     e->policy = evict_policy_by_name(c->kv_policy);
     if (e->policy == N_EVICT_POLICIES)
         return fail_choice("kv-policy", c->kv_policy, EVICT_NAMES);
-    e->scope = evict_policy_scope(e->policy);
+    e->scope = evict_rule_of(e->policy).scope;
     if (c->kv_scope)
         TRY(config_choose("kv-scope", c->kv_scope, evict_scopes, &e->scope));
     e->simulate = c->kv_simulate && e->policy != EVICT_FULL;
@@ -173,7 +173,7 @@ static enum err write_fingerprint(struct run *r, const struct config *c)
         snprintf(r->fingerprint + n, cap - (size_t)n,
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n%s",
                  frontier_share(e->budget, e->budget_is_fraction).text, recent_text(e).text,
-                 e->sink == evict_policy_sink(e->policy) ? -1 : e->sink, evict_scopes[e->scope],
+                 e->sink == evict_rule_of(e->policy).sink ? -1 : e->sink, evict_scopes[e->scope],
                  e->simulate, e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");
     n = (int)strlen(r->fingerprint);
     if (e->policy != EVICT_FULL && e->budget_of_prompt)

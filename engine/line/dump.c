@@ -93,7 +93,7 @@ static float trait_of(const struct kv_row *kv, int64_t slot)
 static int shown_slots(const struct dump *d, const struct kv_row *kv, int head, int next,
                        struct shown *all)
 {
-    const struct evict_score *mode = &d->config.score;
+    const struct evict_rule *mode = &d->config.score;
     const int64_t at = (int64_t)head * kv->slots_cap;
     int n = 0;
     for (int64_t s = 0; s < kv->slots_cap && n < SHOWN_MAX; s++)

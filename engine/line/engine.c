@@ -116,7 +116,7 @@ static enum err open_line(struct engine *e)
         const struct dump_config dump = {.dump_path = c->dump_path,
                                          .trace_path = c->kv_trace_path,
                                          .n_kv_heads = s->n_kv_heads,
-                                         .score = evict_score_of(c->evict.policy)};
+                                         .score = evict_rule_of(c->evict.policy)};
         if (!e->dump.file && !e->dump.trace) // else they go on from the plan before
             TRY(dump_open(&e->dump, &dump));
         e->work.dump = dump_kv;

@@ -124,7 +124,7 @@ static void position_get(const struct prompt_keep_args *a, int head, int pos, fl
 }
 
 /* The trait that a position has in its slot. */
-static float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode,
+static float kept_trait(const struct prompt_keep_args *a, const struct evict_rule *mode,
                         struct keep_scratch *s, int head, int pos)
 {
     if (mode->trait == EVICT_NO_TRAIT)
@@ -136,7 +136,7 @@ static float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
 /* The rank of every position for one head, or for all heads together (scope layer). */
 static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch *s, int head)
 {
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     int layer = a->evict.scope == EVICT_SCOPE_LAYER;
     int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
     for (int pos = 0; pos < a->n_prompt; pos++) {
@@ -226,7 +226,7 @@ static void keep_in_ring(const struct prompt_keep_args *a, const struct kv_row *
 static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
                       struct keep_scratch *s, int head, int n_out)
 {
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     int64_t cap = kv->slots_cap;
     if (n_out > 0)
         rank_positions(a, s, head);

@@ -543,7 +543,7 @@ void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
     f.round_q = ops->compute != COMPUTE_F32;
     f.scores = evict_policy_scores(args->evict.policy);
     f.adds = evict_decode_scores(args->evict.policy);
-    f.score = evict_score_of(args->evict.policy);
+    f.score = evict_rule_of(args->evict.policy);
     f.group = args->n_heads / n_kv_heads;
     f.n_splits = forced_splits(args->slots_max, args->kv.rings != NULL);
     const int head_dim = args->kv.layout.head_dim;

@@ -14,7 +14,7 @@ struct forced {
     struct attend_forced_args a;
     int round_q;
     int scores, adds; // the policy ranks by scores; this token's weights change them
-    struct evict_score score;
+    struct evict_rule score;
     int group, n_chunks; // query heads of a KV head; the blocks that share them
     int n_splits;        // the most that a span has, the ring's with them
     int first_span, step;

@@ -296,8 +296,8 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
         kv_panel(l, prompt_span_pages(&f.a, &s) + page * l->page_bytes, kv_head, 0);
     float *score = prompt_span_scores(&f.a, &s) + kv_head * round_up(s.n_prompt, PAGE_SLOTS) + key;
     float total = warp_id() == 0 && key < end ? *score : 0.0f;
-    const struct evict_score mode = evict_score_of(f.a.policy);
-    const int hits = mode.source == EVICT_HITS;
+    const struct evict_rule mode = evict_rule_of(f.a.policy);
+    const int hits = mode.source == EVICT_EACH;
     const int tile0 = max_int(prompt_first_tile(&f.a, &s), s.first / PAGE_SLOTS);
     const int last = last_query(&f.a, page, end);
     for (int tile = max_int(page, tile0); tile * PAGE_SLOTS < last; tile++) {

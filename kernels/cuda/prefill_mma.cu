@@ -27,9 +27,9 @@
 
 #include "kernels/cuda/prefill.cuh"
 
-#define WARPS    4
-#define THREADS  (WARPS * WARP)
-#define ONES     0x3f803f80 // a pair
+#define WARPS   4
+#define THREADS (WARPS * WARP)
+#define ONES    0x3f803f80 // a pair
 
 /* From q.k to weights: unit * x is a logit, 2^(x * power - shift) a weight. */
 struct logits {
@@ -62,7 +62,7 @@ DEVICE float weight_of(float x, float power, float shift)
  * side, from lane c of four, so that a row of shared memory has for each column the two pairs of a
  * step and a lane. Rows are 16 words further apart than they are long and half of them have fours
  * of words swapped: the 8 lanes that load 16 bytes at a time meet all banks. */
-#define PAIR_STRIDE(columns)          (2 * (columns) + 16)
+#define PAIR_STRIDE(columns)         (2 * (columns) + 16)
 #define PAIR_WORDS(n_pairs, columns) ((n_pairs) / 2 * PAIR_STRIDE(columns))
 
 /* Where half (0 or 1) of column x of the row of a step and a lane lies. */
@@ -260,7 +260,7 @@ DEVICE void page_weights(const struct logits *to, const float x[MT][4][4],
             const int step = i / 2, j = i % 2 * 2, at = 2 * half + step;
             p[tile][step][i % 2 * 2 + half] =
                 cvt_bf16_pair(weight_of(x[tile][j][at], power, shift),
-                               weight_of(x[tile][j + 1][at], power, shift));
+                              weight_of(x[tile][j + 1][at], power, shift));
         }
     }
 }
@@ -364,8 +364,8 @@ DEVICE void fetch_q(const struct prompt *f, const struct prompt_span *s, int que
                     uint16_t *q)
 {
     const int head_dim = f->a.layout.head_dim, fours = (head_dim | (int)f->a.q_stride) % 4 == 0;
-    const float *from = f->a.q + (s->token + query0 - s->first) * f->a.q_stride +
-                        (int64_t)head * head_dim;
+    const float *from =
+        f->a.q + (s->token + query0 - s->first) * f->a.q_stride + (int64_t)head * head_dim;
 #pragma unroll 4
     for (int i = (int)threadIdx.x; i < ROWS * DIMS / 4; i += BY) {
         const int row = i / (DIMS / 4), d = i % (DIMS / 4) * 4;
@@ -440,7 +440,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     const int block_last = (block0 + ROWS < end ? block0 + ROWS : end) - 1;
     const int page0 = prompt_low(&f.a, block0) / PAGE_SLOTS, pages = block_last / PAGE_SLOTS;
     const uint8_t *at = prompt_span_pages(&f.a, &span) + page0 * l->page_bytes;
-    struct prompt_sums<DIMS, MT> s = {};
+    struct prompt_sums<DIMS, MT> s = {
+    };
     for (int row = 0; row < 2 * MT; row++)
         s.max[row / 2][row % 2] = -INFINITY;
     fetch_q<DIMS, ROWS, THREADS>(&f, &span, block0, head, q);
@@ -496,7 +497,7 @@ template <int DIMS> struct score_stage {
 
 template <int DIMS>
 DEVICE void fetch_stage(const struct prompt *f, const struct prompt_span *s,
-                        const struct evict_score *mode, int query0, int head,
+                        const struct evict_rule *mode, int query0, int head,
                         struct score_stage<DIMS> *to)
 {
     fetch_q<DIMS, PAGE_SLOTS, SCORE_THREADS>(f, s, query0, head, to->q);
@@ -598,7 +599,7 @@ DEVICE void tile_total(const float column[MT][4], struct score_keys<DIMS, MT> *k
 
 /* The same where a score counts queries: 8 of them, one after the other. */
 template <int DIMS, int MT>
-DEVICE void next_totals(const struct evict_score *mode, const float column[MT][4], int group,
+DEVICE void next_totals(const struct evict_rule *mode, const float column[MT][4], int group,
                         int query0, int end, struct score_keys<DIMS, MT> *keys)
 {
     for (int query = query0; query < query0 + 8 && query < end; query++) {
@@ -642,7 +643,7 @@ __global__ void __launch_bounds__(SCORE_THREADS, HITS ? 2 : 3)
         const int key = i * 8 + lane_id() / 4, own = lane_id() % 4 == 0; // only its total counts
         keys.total[i / 2][i % 2] = own && keys.key0 + key < end ? scores[key] : 0.0f;
     }
-    const struct evict_score mode = evict_score_of(f.a.policy);
+    const struct evict_rule mode = evict_rule_of(f.a.policy);
     const int tile0 = max_int(prompt_first_tile(&f.a, &span), span.first / PAGE_SLOTS);
     const int last = last_query(&f.a, (block0 + KEYS - 1) / PAGE_SLOTS, end);
     for (int tile = max_int(block0 / PAGE_SLOTS, tile0); tile * PAGE_SLOTS < last; tile++) {
@@ -680,7 +681,7 @@ static void mma_launch(cudaStream_t stream, const struct prompt *f, int n_spans)
            (rows_mma_shared<DIMS, MT>()), stream, *f);
     if (!f->a.scores)
         return;
-    if (evict_score_of(f->a.policy).source == EVICT_HITS)
+    if (evict_rule_of(f->a.policy).source == EVICT_EACH)
         LAUNCH((prompt_scores_mma<DIMS, SCORE_MT, 1>), dim3(of_keys, kv_heads, spans),
                SCORE_THREADS, shared, stream, *f);
     else

@@ -114,7 +114,7 @@ DEVICE float vector_code_error(const struct kept_vector &x)
 }
 
 /* The trait that a position has in its slot. */
-DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
+DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_rule *mode, int head,
                         int pos)
 {
     if (mode->trait == EVICT_VALUE_NORM)
@@ -128,7 +128,7 @@ DEVICE float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
 DEVICE uint32_t keep_key(const struct keep *f, int head, int pos)
 {
     const struct prompt_keep_args *a = &f->a;
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     const int layer = a->evict.scope == EVICT_SCOPE_LAYER, now = a->n_prompt - 1;
     const int first = layer ? 0 : head, last = layer ? a->from.n_kv_heads : head + 1;
     float score = 0.0f;
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
     uint32_t *keys = f.keys + head * f.n_pad;
     const struct kv_row kv = kv_row_at(&f.a.kv, f.a.row, &f.a.limits, f.n_slots);
     const int64_t meta = (int64_t)head * kv.slots_cap;
-    const struct evict_score mode = evict_score_of(f.a.evict.policy);
+    const struct evict_rule mode = evict_rule_of(f.a.evict.policy);
     struct threshold t = {0, 0};
     const int n_out = f.n_out;
     if (n_out > 0)

@@ -249,9 +249,9 @@ static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_
     const int64_t n_pad = round_up(s->n_prompt, PAGE_SLOTS);
     const int first = tile * PAGE_SLOTS > s->first ? tile * PAGE_SLOTS : s->first;
     const int end = (int)min_i64((tile + 1) * PAGE_SLOTS, s->first + s->n);
-    const struct evict_score score = evict_score_of(a->policy);
+    const struct evict_rule score = evict_rule_of(a->policy);
     float *x = a->scratch, *columns = x + n_pad; // [n_prompt_pad] each
-    const int hits = score.source == EVICT_HITS;
+    const int hits = score.source == EVICT_EACH;
     float *scores = prompt_span_scores(a, s);
     if (scores)
         scores += kv_head * n_pad;

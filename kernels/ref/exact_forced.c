@@ -176,7 +176,7 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
     const int head_dim = a->kv.layout.head_dim, group = a->n_heads / a->kv.layout.n_kv_heads;
     const int now = s->pos + i, n = ref_slot_count(kv, now);
     const int scores = evict_decode_scores(a->evict.policy);
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     const int64_t token = s->token + i;
     const int rank = evict_rank_new(&s->limits, now);
     struct query q = {

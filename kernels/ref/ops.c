@@ -310,11 +310,11 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
 static void prompt_columns(const struct attend_prompt_args *a, const struct prompt_span *s,
                            int query, int kv_head, const float *columns)
 {
-    const struct evict_score mode = evict_score_of(a->policy);
+    const struct evict_rule mode = evict_rule_of(a->policy);
     const float worth = evict_query_worth(&mode, query, s->n_prompt);
     float *scores = prompt_span_scores(a, s) + kv_head * round_up(s->n_prompt, PAGE_SLOTS);
     for (int key = 0; key <= query && worth > 0; key++)
-        scores[key] = mode.source == EVICT_HITS
+        scores[key] = mode.source == EVICT_EACH
                           ? evict_score_next(&mode, scores[key], columns[key],
                                              a->n_heads / a->layout.n_kv_heads, query)
                           : scores[key] + worth * columns[key];
@@ -405,7 +405,7 @@ static void forced_token(const struct ops *ops, const struct attend_forced_args 
 {
     const struct kv_layout *l = &a->kv.layout, *rounded = ref_own_layout(kv);
     const int64_t token = s->token + i;
-    const struct evict_score score = evict_score_of(a->evict.policy);
+    const struct evict_rule score = evict_rule_of(a->evict.policy);
     const int scores = evict_decode_scores(a->evict.policy), n = ref_slot_count(kv, s->pos + i);
     int group = a->n_heads / l->n_kv_heads;
     float own[2][HEAD_DIM_MAX] = {{0}}, *columns = own_score + REF_OWN * l->n_kv_heads;

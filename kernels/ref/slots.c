@@ -64,7 +64,7 @@ struct ref_slot ref_slot_at(const struct kv_row *kv, int head, int index)
 int ref_sees(const struct attend_forced_args *a, const struct forced_span *s,
              const struct kv_row *kv, const struct ref_slot *at, int now)
 {
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     const int hidden = evict_hidden(&mode, &s->limits, now);
     return !at->masked && (hidden < 0 || kv->slot_pos[at->meta] != hidden);
 }
@@ -145,7 +145,7 @@ static struct own own_at(float *own, int n_kv_heads)
 static float slot_value(const struct attend_forced_args *a, const struct kv_row *kv,
                         const struct incoming *in, int slot, int first, int last)
 {
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     float value = 0;
     for (int h = first; h < last && evict_policy_scores(a->evict.policy); h++) {
         const int64_t meta = (int64_t)h * kv->slots_cap + slot;
@@ -256,7 +256,7 @@ static int forced_store(const struct attend_forced_args *a, const struct forced_
 void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,
                int i, float *own_numbers)
 {
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     const struct kv_layout *l = &a->kv.layout;
     const int64_t token = s->token + i;
     int n_heads = l->n_kv_heads, n_slots = kv->n_slots;
@@ -275,7 +275,7 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
 
 float ref_own_score(const struct attend_forced_args *a, int now, float weight)
 {
-    const struct evict_score score = evict_score_of(a->evict.policy);
+    const struct evict_rule score = evict_rule_of(a->evict.policy);
     if (!evict_decode_scores(a->evict.policy))
         return 0;
     return evict_score_next(&score, 0, weight, a->n_heads / a->kv.layout.n_kv_heads, now);
@@ -300,7 +300,7 @@ static void prompt_get(const struct prompt_keep_args *a, int head, int pos, floa
     }
 }
 
-static float kept_trait(const struct prompt_keep_args *a, const struct evict_score *mode, int head,
+static float kept_trait(const struct prompt_keep_args *a, const struct evict_rule *mode, int head,
                         int pos)
 {
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
@@ -314,7 +314,7 @@ static float kept_trait(const struct prompt_keep_args *a, const struct evict_sco
  */
 static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, int head)
 {
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     int now = a->n_prompt - 1, best = -1;
     float best_rank = 0;
     for (int pos = 0; pos < a->n_prompt; pos++) {
@@ -350,7 +350,7 @@ static void marks_cut(const struct prompt_keep_args *a, int32_t *marks, int head
 static void keep_marked(const struct prompt_keep_args *a, const struct kv_row *kv,
                         const int32_t *marks, int h)
 {
-    const struct evict_score mode = evict_score_of(a->evict.policy);
+    const struct evict_rule mode = evict_rule_of(a->evict.policy);
     const int first_in_ring = a->n_prompt - kv_ring_used(kv, a->n_prompt);
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
     int slot = 0;
