@@ -23,7 +23,6 @@ struct attention {
     int64_t n_prompts;
     struct look look;
     struct bench_table table;
-    struct plot plot;
 };
 
 static enum err read_policies(struct attention *a)
@@ -166,18 +165,8 @@ static enum err attention(struct attention *a)
     TRY(look_open(&a->look, r->device, &r->opened.model.shape, (int)a->config.prefix,
                   pool_threads(r->pool), a->n_policies));
     r->device = &a->look.device;
-    if (a->config.plot)
-        TRY(plot_start(&a->plot, a->config.plot));
     TRY(look_at_prompts(a));
-    TRY(print_heads(a));
-    if (!a->plot.pipe)
-        return OK;
-    char about[160];
-    snprintf(about, sizeof about, "%s weights, %lld prompts of %lld tokens, KV budget %.32s",
-             dtype_info(run_weights(r))->name, (long long)a->n_prompts,
-             (long long)a->config.prefix, a->config.kv_budget);
-    look_draw(&a->plot, r->opened.model.name, about, &a->look, a->policies);
-    return plot_end(&a->plot, 1);
+    return print_heads(a);
 }
 
 enum err bench_attention(const struct config *c)
@@ -194,7 +183,6 @@ enum err bench_attention(const struct config *c)
     enum err err = attention(a);
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());
-    plot_end(&a->plot, 0);
     if (a->run) {
         enum err closed = command_end(a->run, OK);
         err = err != OK ? err : closed;

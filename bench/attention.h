@@ -7,7 +7,6 @@
 #ifndef BENCH_ATTENTION_H
 #define BENCH_ATTENTION_H
 
-#include "engine/app/plot.h"
 #include "kernels/device.h"
 #include "policy/shape.h"
 
@@ -38,7 +37,6 @@ struct look {
     int set;   // -1: the figures; else which policy's kept positions are written down
     int n_sets;
     double *mass;    // owned: [n_heads][n_prompt] of the layer at hand
-    double *curves;  // owned: [n_layers][n_prompt] of it by rank, shares, summed over heads
     double *figures; // owned: [n_layers][n_heads][N_LOOK_FIGURES]
     double *tally;   // owned: [n_heads][3] weights, small ones, queries' shares of slots
     int64_t *seen;   // owned: [n_heads] queries
@@ -67,9 +65,5 @@ static inline double look_overlap(const struct look *l, int a, int b, int layer,
     return l
         ->overlap[(((int64_t)a * l->n_sets + b) * l->n_layers + layer) * l->n_kv_heads + kv_head];
 }
-
-/* The script of four drawings, into p->pipe; policies [n_sets], by number. about: see plot.h. */
-void look_draw(struct plot *p, const char *model, const char *about, const struct look *l,
-               const int *policies);
 
 #endif

@@ -124,7 +124,7 @@ static void end_head(struct look *l, int head)
     static const double shares[] = {0.05, 0.10, 0.20};
     double *mass = l->mass + (int64_t)head * l->n_prompt, *tally = l->tally + head * N_TALLIES;
     double *to = l->figures + ((int64_t)l->layer * l->n_heads + head) * N_LOOK_FIGURES;
-    double *curve = l->curves + (int64_t)l->layer * l->n_prompt, sum = 0, power, r2;
+    double sum = 0, power, r2;
     qsort(mass, (size_t)l->n_prompt, sizeof *mass, downward);
     for (int i = 0; i < l->n_prompt; i++)
         sum += mass[i];
@@ -134,8 +134,6 @@ static void end_head(struct look *l, int head)
             held += mass[i];
         to[LOOK_TOP_5 + k] += held / sum;
     }
-    for (int i = 0; i < l->n_prompt; i++)
-        curve[i] += mass[i] / sum;
     fit_power(mass, l->n_prompt, &power, &r2);
     to[LOOK_POWER] += power;
     to[LOOK_POWER_R2] += r2;
@@ -195,14 +193,13 @@ static enum err take_room(struct look *l)
     size_t heads = (size_t)l->n_heads, tokens = (size_t)l->n_prompt, layers = (size_t)l->n_layers;
     size_t kv = layers * (size_t)l->n_kv_heads, sets = (size_t)l->n_sets;
     l->mass = calloc(heads * tokens, sizeof *l->mass);
-    l->curves = calloc(layers * tokens, sizeof *l->curves);
     l->figures = calloc(layers * heads * N_LOOK_FIGURES, sizeof *l->figures);
     l->tally = calloc(heads * N_TALLIES, sizeof *l->tally);
     l->seen = calloc(heads, sizeof *l->seen);
     l->kept = calloc(sets * kv * tokens + 1, 1);
     l->overlap = calloc(sets * sets * kv + 1, sizeof *l->overlap);
     l->scratch = calloc((size_t)l->n_threads, sizeof *l->scratch);
-    int made = l->mass && l->curves && l->figures && l->tally && l->seen && l->kept && l->overlap &&
+    int made = l->mass && l->figures && l->tally && l->seen && l->kept && l->overlap &&
                l->scratch;
     for (int i = 0; made && i < l->n_threads; i++) {
         l->scratch[i].keys = malloc(tokens * (size_t)l->head_dim * sizeof(float));
@@ -237,7 +234,6 @@ void look_close(struct look *l)
     }
     free(l->scratch);
     free(l->mass);
-    free(l->curves);
     free(l->figures);
     free(l->tally);
     free(l->seen);
@@ -282,6 +278,4 @@ void look_means(struct look *l)
         l->figures[i] /= l->n_prompts;
     for (int64_t i = 0; i < n_overlaps; i++)
         l->overlap[i] /= l->n_prompts;
-    for (int64_t i = 0; i < (int64_t)l->n_layers * l->n_prompt; i++)
-        l->curves[i] /= (double)l->n_prompts * l->n_heads;
 }

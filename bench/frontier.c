@@ -5,9 +5,7 @@
  * loop of its own: rows are scored as `score` does, speed is what `plan` says, or what `bench
  * throughput` measures. Note: quality is kept by model in the cache folder
  * (engine/app/frontier_file.h), so that a benchmark that was stopped scores only what is missing,
- * and `plan --allow` can tell it; speed is planned again every time. */
-#include "bench/frontier.h"
-
+ * and `plan` can tell it; speed is planned again every time. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +17,18 @@
 #include "engine/app/commands.h"
 #include "engine/app/frontier_file.h"
 #include "engine/app/version.h"
+
+#define SAME_SPEED 0.99 // what is measured no closer is no reason to lose more
+
+/* A policy, budget and format. */
+struct point {
+    struct evict evict;
+    enum kv_format format;
+    const char *budget;         // borrowed: as it was asked for; NULL: all slots
+    char kv[FRONTIER_KV];       // frontier_kv()
+    char name[FRONTIER_KV + 8]; // that and the format
+    double ppl, tokens_per_s;   // NAN: none
+};
 
 struct frontier {
     struct config config; // the flags, with a job where they name none
@@ -35,7 +45,6 @@ struct frontier {
     const char *positions;    // --kv-positions, of all points but full
     char path[4200], text[64], conditions[17], job[17];
     struct bench_table table;
-    struct plot plot;
 };
 
 /* ---- the combinations ---- */
@@ -430,13 +439,23 @@ static enum err walk_points(struct frontier *f)
     return OK;
 }
 
+static int beats(const struct point *a, const struct point *b)
+{
+    return a->tokens_per_s >= b->tokens_per_s * SAME_SPEED && a->ppl <= b->ppl &&
+           (a->tokens_per_s > b->tokens_per_s || a->ppl < b->ppl);
+}
+
+/* The points that no other point beats: as fast, as good, and better in one. */
 static void print_best(struct frontier *f)
 {
     json_t *names = json_array();
-    frontier_mark(f->points, f->n_points);
-    for (int i = 0; i < f->n_points; i++)
-        if (f->points[i].best)
+    for (int i = 0; i < f->n_points; i++) {
+        int best = isfinite(f->points[i].tokens_per_s);
+        for (int k = 0; k < f->n_points; k++)
+            best &= !beats(&f->points[k], &f->points[i]);
+        if (best)
             json_array_append_new(names, json_string(f->points[i].name));
+    }
     bench_table_foot(&f->table, "pareto", names);
 }
 
@@ -468,26 +487,12 @@ static enum err frontier(struct frontier *f)
     TRY(frontier_path(f->run->opened.model.fingerprint, f->path, sizeof f->path));
     log_line(LOG_INFO, "frontier: %d points; finished scores are stored in %s", f->n_points,
              f->path);
-    if (f->config.plot)
-        TRY(plot_start(&f->plot, f->config.plot));
     open_table(f);
     enum err err = walk_points(f);
     if (err == OK)
         print_best(f);
     enum err closed = bench_table_close(&f->table);
-    if (err != OK || closed != OK)
-        return err != OK ? err : closed;
-    if (!f->plot.pipe)
-        return OK;
-    char about[192], ram[48] = "";
-    if (f->config.mem_ram >= 0)
-        snprintf(ram, sizeof ram, ", %.4g MiB of RAM", (double)f->config.mem_ram / (1 << 20));
-    snprintf(about, sizeof about, "%s weights, %lld windows of %lld + %lld tokens, speed %s%s",
-             dtype_info(run_weights(f->run))->name, (long long)f->n_windows,
-             (long long)f->config.prefix, (long long)(f->config.window - f->config.prefix),
-             f->config.measure ? "measured" : "planned", ram);
-    frontier_draw(&f->plot, f->run->opened.model.name, about, f->points, f->n_points);
-    return plot_end(&f->plot, 1);
+    return err != OK ? err : closed;
 }
 
 enum err bench_frontier(const struct config *c)
@@ -513,7 +518,6 @@ enum err bench_frontier(const struct config *c)
     enum err err = frontier(f);
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());
-    plot_end(&f->plot, 0);
     if (f->run) {
         enum err closed = command_end(f->run, OK);
         err = err != OK ? err : closed;

@@ -2,21 +2,21 @@
 """Can flags by hand beat the planner? plan_gap.py [flags]; plans only, nothing is run.
 
 For machines that are not here (configs/machine-*.cfg) and models of configs/: the plan that `sluice plan` makes by itself, then
-`sluice plan --sweep` over flags that place or pace the job and leave the answers as they are, one at a time and batch with batches.
+whatif.sweep() over flags that place or pace the job and leave the answers as they are, one at a time and batch with batches.
 A row of the CSV is a plan; gain_percent is by how much its tokens/s are above those of the planner's own. --attn changes how answers
 are rounded: the planner never takes it, but has to name it as *faster* (column named). Ends with exit 1 where same answers
 come more than 2 % faster by hand, or where --attn gains 5 % or more and is not named.
 """
 import argparse
 import concurrent.futures
-import csv
-import json
 import os
-import subprocess
 import sys
 
 import conditions
 from conditions import HERE, TREE
+
+sys.path.insert(0, os.path.join(TREE, "engine", "python"))
+from sluice import Error, whatif
 
 MACHINES, MODELS = ("t4", "a10", "rtx4090", "h200"), ("opt-13b", "opt-30b", "opt-66b", "llama-3-70b")
 JOBS = ((512, 32, 1000),)
@@ -24,34 +24,35 @@ MOST, WORTH = 0.02, 0.05
 COLUMNS = ["machine", "model", "prompt", "new", "rows", "flags", "same_answers", "tok_s", "gain_percent", "bound", "named", "why"]
 # Six shares: weights, KV and hidden states, on the device and in RAM.
 PERCENTS = ["0 100 0 100 100 0", "0 100 50 50 100 0", "0 100 100 0 100 0", "10 90 0 100 100 0", "50 50 0 100 100 0", "100 0 0 100 100 0"]
-SWEEPS = [((), "attn", ("cpu",)), ((), "percent", PERCENTS), ((), "batches", (2, 8)), ((), "batch", (32, 128)), ((), "weights-resident", ("0%", "20%")),
-          ((), "ahead-weights", (0, 4)), ((), "prefill-tokens", (512, 2048, 8192)), (("--batches", "3"), "batch", (32, 64))]
+SWEEPS = [{"attn": ["cpu"]}, {"percent": PERCENTS}, {"batches": [2, 8]}, {"batch": [32, 128]}, {"weights_resident": ["0%", "20%"]},
+          {"ahead_weights": [0, 4]}, {"prefill_tokens": [512, 2048, 8192]}, {"batches": 3, "batch": [32, 64]}]
 
 
 def job_flags(case):
     machine, model, (prompt, new, rows) = case
-    return ["-q", "-m", f"configs/{model}.cfg", "--machine", f"configs/machine-{machine}.cfg", "--prompt-len", str(prompt), "--gen-len",
-            str(new), "--num-prompts", str(rows)]
+    return {"model": f"{TREE}/configs/{model}.cfg", "machine": f"{TREE}/configs/machine-{machine}.cfg", "prompt_len": prompt, "gen_len": new,
+            "num_prompts": rows}
 
 
-def planned(sluice, case):
+def planned(case):
     """(tokens/s, flags that *faster* names) of the planner's own plan; (None, why) where none fits."""
-    done = subprocess.run([sluice, "plan", *job_flags(case), "--json"], cwd=TREE, capture_output=True, text=True)
-    if done.returncode:
-        return None, done.stderr.strip().splitlines()[-1]
-    plan = json.loads(done.stdout)
+    try:
+        plan = whatif.plan(**job_flags(case), advice=True)
+    except Error as error:
+        return None, error.sentence
     return plan["work"]["output_tokens"] / plan["predicted"]["job_s"], [x["flags"] for x in plan["would_help"]]
 
 
-def swept(sluice, case, sweep):
-    """Rows of one sweep. A list of --percent has commas between plans and blanks inside them."""
-    fixed, flag, values = sweep
-    done = subprocess.run([sluice, "plan", *job_flags(case), *fixed, "--sweep", f"{flag}={','.join(map(str, values))}"], cwd=TREE,
-                          capture_output=True, text=True)
-    if done.returncode:
-        return [{"flags": " ".join([*fixed, f"--{flag}"]), "why": done.stderr.strip().splitlines()[-1]}]
-    return [{"flags": " ".join([*fixed, f"--{flag}", value]), "tok_s": float(row["output_tokens_per_s"] or 0), "bound": row["bound"],
-             "why": row["why"]} for value, row in zip(map(str, values), csv.DictReader(done.stdout.splitlines()), strict=True)]
+def swept(case, flags):
+    """Rows of one sweep; a flag that is refused is a row as well."""
+    def text(point):
+        return " ".join(f"--{k.replace('_', '-')} {v}" for k, v in point.items())
+    try:
+        rows = whatif.sweep(**job_flags(case), **flags)
+    except Error as error:
+        return [{"flags": text({k: "" for k in flags}).strip(), "why": error.sentence}]
+    return [{"flags": text({k: row.get(k, v) for k, v in flags.items()}), "tok_s": row["tokens_per_s"] or 0, "bound": row["bound"] or "",
+             "why": row["why"]} for row in rows]
 
 
 def rows_of(case, own, named, found):
@@ -84,6 +85,7 @@ def main():
     a = p.parse_args()
     a.output = a.output or os.path.join(HERE, "results", "plan-gap.csv")
     conditions.clean(a)
+    os.environ["SLUICE_PROGRAM"] = a.sluice
     only = [word for word in a.only.split(",") if word]
     cases = [(machine, model, job) for machine in MACHINES for model in MODELS for job in JOBS if set(only) <= {machine, model}]
     results = conditions.Results(a.output, {
@@ -91,8 +93,8 @@ def main():
         "binary_sha256": a.binary, "date": conditions.now(), "machine": "configs/machine-*.cfg, published and assumed rates"}, COLUMNS)
     missed = []
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        own = [pool.submit(planned, a.sluice, case) for case in cases]
-        found = [[pool.submit(swept, a.sluice, case, sweep) for sweep in SWEEPS] for case in cases]
+        own = [pool.submit(planned, case) for case in cases]
+        found = [[pool.submit(swept, case, sweep) for sweep in SWEEPS] for case in cases]
         for case, plan, sweeps in zip(cases, own, found):
             rows = rows_of(case, *plan.result(), [row for sweep in sweeps for row in sweep.result()])
             for row in rows:

@@ -9,7 +9,6 @@ import csv
 import json
 import math
 import os
-import shutil
 import sys
 
 import trial
@@ -149,7 +148,7 @@ def alike(tally, bed, _):
 
 
 def outputs(tally, bed, _):
-    """Text, CSV and a drawing."""
+    """Text and CSV."""
     done = bed.attention(tally, "--policies", "h2o,window", form="--csv", say="-v")
     lines = done.out.splitlines()
     tally.check(lines[0].startswith((",".join(["layer", "head", *FIGURES, "window~h2o,"]), ",".join(["layer", "head", *FIGURES, "h2o~window,"]))),
@@ -160,16 +159,6 @@ def outputs(tally, bed, _):
     tally.check("mean sparsity: " in done.err and "mean" not in done.out, f"means: {done.err[-300:]!r}")
     told = bed.attention(tally, "--policies", "h2o,window", "--kv-budget", "64", form="--csv", say="-v")
     tally.check("no effect" not in told.err, f"--kv-budget is that of --policies: {told.err!r}")
-    if not shutil.which("gnuplot"):
-        tally.skip("no gnuplot")
-        return
-    path = bed.place.at("attention.svg")
-    bed.attention(tally, "--policies", "h2o,window,streaming", "--plot", path)
-    svg = trial.read(path).decode()
-    tally.check(svg.rstrip().endswith("</svg>") and all(x in svg for x in ("top 5 %", "layer 0", "window, streaming")), f"--plot: {len(svg)} bytes")
-    tally.check("attention of prompts, " in svg and "KV budget 0.2" in svg and "0.00001" not in svg, "the sheet has a title, and powers of ten")
-    bed.attention(tally, "--policies", "h2o", "--plot", path)
-    tally.check(trial.read(path).decode().rstrip().endswith("</svg>"), "one policy has no pair, and a drawing")
 
 
 def budgets(tally, bed, _):

@@ -140,7 +140,7 @@ def chosen(tally, place, a):
 
     for word in ("plan_test", "asan/plan_test", "tests/plan_test.c"):
         tally.check(names_of(word) == (["asan/plan_test"], ""), f"--only {word}: {names_of(word)}")
-    tally.check(names_of("plan_sweep")[0] == ["plan_sweep_test"], f"a part of a name: {names_of('plan_sweep')}")
+    tally.check(names_of("plan_flags")[0] == ["plan_flags_test"], f"a part of a name: {names_of('plan_flags')}")
     tally.check(names_of("evict_ref")[0] == ["evict_ref"], "a test of level full is run when it is named")
     none, said = names_of("plan_tset")
     tally.check(none is None and "did you mean" in said and "plan_test" in said, f"a name that is none: {said}")

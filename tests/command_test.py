@@ -71,7 +71,6 @@ def full_stdout(t, p, _):
     cases = [("help",), ("--help",), ("--version",), *((c, "--help") for c in COMMANDS),
              ("inspect", p.model), ("inspect", "--json", p.model), ("plan", "-q", "-m", p.model, *JOB, *RAM),
              ("plan", "-q", "-m", p.model, *JOB, *RAM, "--json"), ("probe", "-q", "--offload-dir", p.folder),
-             ("plan", "-q", "-m", p.model, *JOB, *RAM, "--sweep", "batch=1..4"),
              ("bench", "ops", "norm", "--runs", "1", "-q", "-m", p.model, "--csv")]
     p.sluice("plan", "-m", p.model, *JOB, *RAM)  # packs, probes
     for args in cases:

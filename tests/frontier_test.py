@@ -185,18 +185,16 @@ def windows(tally, bed, _):
 
 def speed(tally, bed, _):
     """What `plan` says of the same job and flags."""
-    rows, planned = bed.whole(tally)["rows"], {}
-    for row in rows[:len(rows) // len(FORMATS)]:
-        done = bed.place.expect(tally, f"plan {name(row)}", 0, "plan", "-q", "-m", bed.model, *RAM, "--machine", bed.machine, "--prompt-len",
-                                PREFIX, "--gen-len", WINDOW - PREFIX, "--num-prompts", "50", "--sweep", "kv-format=" + ",".join(FORMATS),
-                                *flags(row)[:-2])
-        for x in csv.DictReader(done.out.splitlines()):
-            planned[name({**row, "kv_format": x["kv_format"]})] = float(x["output_tokens_per_s"])
+    rows, planned = bed.whole(tally)["rows"], set()
     for row in rows:
-        want = planned.get(name(row), 0)
+        done = bed.place.expect(tally, f"plan {name(row)}", 0, "plan", "-q", "-m", bed.model, *RAM, "--machine", bed.machine, "--prompt-len",
+                                PREFIX, "--gen-len", WINDOW - PREFIX, "--num-prompts", "50", "--no-advice", "--json", *flags(row))
+        told = json.loads(done.out)
+        want = told["work"]["output_tokens"] / told["predicted"]["job_s"]
+        planned.add(want)
         tally.check(math.isclose(row["output_tok_s"], want, rel_tol=1e-4) and row["speed"] == "planned",
                     f"{name(row)}: {row['output_tok_s']} {row['speed']}, plan says {want}")
-    tally.check(len(set(planned.values())) > 3, f"one speed for all: {planned}")
+    tally.check(len(planned) > 3, f"one speed for all: {planned}")
 
 
 def pareto(tally, bed, _):
@@ -275,31 +273,37 @@ def measured(tally, bed, _):
     tally.check(all(a["output_tok_s"] != b["output_tok_s"] for a, b in zip(one, other)), f"of another job it is not: {one}, {other}")
 
 
+def costs(bed, tally, *flags, model=None, **env):
+    """{what: (percent, on)} of the plan's own flags, as `plan --json` has them."""
+    done = bed.place.expect(tally, f"plan {flags}", 0, "plan", "-q", "-m", model or bed.model, *RAM, "--machine", bed.machine, "--prompt-len", PREFIX,
+                            "--gen-len", WINDOW - PREFIX, "--num-prompts", "50", "--no-advice", "--json", *flags, **env)
+    return {x["what"]: (x["more_perplexity"] and round(100 * x["more_perplexity"], 1), x["on"]) for x in json.loads(done.out)["quality"] or ()}
+
+
 @from_full
 def told(tally, bed, _):
-    """--allow and plan's advice have the model's own figures, and say so; of the rest the table's."""
-    rows = {name(r): r for r in bed.whole(tally)["rows"]}
-    base = ["plan", "-q", "-m", bed.model, *RAM, "--machine", bed.machine, "--prompt-len", PREFIX, "--gen-len", WINDOW - PREFIX, "--num-prompts", "50"]
-    done = bed.place.expect(tally, "--allow", 0, *base, "--allow", "h2o=0.30,h2o=40,h2o=0.4,kv-q8,kv-q4,streaming=0.3,window=0.3")
-    cost = {line.split()[0]: line for line in done.out.splitlines()}
-    for word, point in (("h2o=0.30", "h2o=0.3 bf16"), ("h2o=40", "h2o=40 bf16"), ("kv-q8", "full q8"), ("streaming=0.3", "streaming=0.3 bf16")):
-        want = f"{word.partition('=')[0]} +{max(rows[point]['more_percent'], 0):.1f} %"
-        tally.check(cost[word].endswith(want), f"{word}: {cost[word]!r}, want {want!r}")
-    table = {policy: tuple(f"{policy} +{x:.1f} %" for x in found) for policy, found in trial.more_perplexity().items()}
-    for word, want in (("h2o=0.4", table["h2o"]), ("kv-q4", "kv-q4 not measured"), ("window=0.3", table["window"])):
-        tally.check(cost[word].endswith(want), f"{word}: {cost[word]!r}, want {want!r}")
-    on = f"this model: text.txt, {LIMIT} windows of {PREFIX} + {WINDOW - PREFIX} tokens."
-    tally.check(f"Measured on {on}" in done.out and "Measured on SmolLM2-135M" in done.out, f"on what: {done.out!r}")
-    streamed = ["--percent", "0", "0", "0", "0", "0", "100", "--batch", "16"]  # where less KV brings something, whatever else did
-    done = bed.place.expect(tally, "two at once", 0, *base, *streamed, "--num-prompts", "200", "--allow", "h2o=0.3,kv-q8,kv-q4")
-    both = f"h2o + kv-q8 +{max(rows['h2o=0.3 q8']['more_percent'], 0):.1f} %"
-    parts = f"h2o +{max(rows['h2o=0.3 bf16']['more_percent'], 0):.1f} %, kv-q4 not measured"
-    tally.check(re.search(r"^h2o=0.3 \+ kv-q8 .*" + re.escape(both) + "$", done.out, re.M), f"both at once: {done.out!r}, want {both!r}")
-    tally.check(re.search(r"^h2o=0.3 \+ kv-q4 .*" + re.escape(parts) + "$", done.out, re.M), f"not both: {done.out!r}, want {parts!r}")
-    done = bed.place.expect(tally, "--kv-scope", 0, *base, "--kv-scope", "layer", "--allow", "h2o=0.3")
-    tally.check(any(x in done.out for x in table["h2o"]) and "this model" not in done.out, f"another scope is another rule: {done.out!r}")
-    done = bed.place.expect(tally, "another model", 0, *base, "-m", bed.place.model, "--allow", "h2o=0.3")
-    tally.check("this model" not in done.out, f"another model: {done.out!r}")
+    """A plan has the model's own figures for its lossy flags, and says so; of the rest the table's."""
+    rows = {name(r): round(max(r["more_percent"], 0), 1) for r in bed.whole(tally)["rows"]}
+    mine = f"this model: text.txt, {LIMIT} windows of {PREFIX} + {WINDOW - PREFIX} tokens"
+    table = trial.more_perplexity()
+
+    def kv(policy, budget):
+        return "--kv-policy", policy, "--kv-budget", budget
+
+    for flags, want in ((kv("h2o", "0.30"), {"h2o": "h2o=0.3 bf16"}), (kv("h2o", "40"), {"h2o": "h2o=40 bf16"}),
+                        (("--kv-format", "q8"), {"kv-q8": "full q8"}), (kv("streaming", "0.3"), {"streaming": "streaming=0.3 bf16"}),
+                        ((*kv("h2o", "0.3"), "--kv-format", "q8"), {"h2o + kv-q8": "h2o=0.3 q8"}), ((), {})):
+        found = costs(bed, tally, *flags)
+        tally.check(found == {what: (rows[point], mine) for what, point in want.items()}, f"{flags}: {found}, want {want} of {rows}")
+    found = costs(bed, tally, *kv("h2o", "0.3"), "--kv-format", "q4")
+    tally.check(found == {"h2o": (rows["h2o=0.3 bf16"], mine), "kv-q4": (None, None)}, f"not both: {found}")
+    for flags in (kv("h2o", "0.4"), (*kv("h2o", "0.3"), "--kv-scope", "layer"), kv("window", "0.3"), (*kv("h2o", "0.3"), "-m", bed.place.model)):
+        found = costs(bed, tally, *flags)
+        (what, (more, on)), = found.items()
+        tally.check(any(abs(more - x) < 0.051 for x in table[what]) and on.startswith("SmolLM2-135M"), f"{flags}: {found}, the table {table[what]}")
+    found = costs(bed, tally, "--weights", "q8", "--compute", "int8")
+    tally.check(found == {"q8": (None, None), "int8": (0.7, "SmolLM2-135M (q8)")}, f"int8 over q8: {found}")
+    tally.check(not costs(bed, tally, "--compute", "int8"), "int8 over other weights is bf16, and costs nothing")
 
 
 def most_scored(tally, bed, _):
@@ -316,30 +320,8 @@ def most_scored(tally, bed, _):
     with open(path, "a", encoding="utf-8") as f:
         f.write(line(40, 11.1) + line(40, 12.2) + line(2, 99) + "nonsense\n" + line(50, "nan") + line(60, 77).replace(",9.5,", ",,") +
                 line(70, 66, "h2o=0.31") + line(90, 55)[:-1] + "12")  # the end may be missing
-    done = bed.place.sluice("plan", "-q", "-m", bed.model, *RAM, "--machine", bed.machine, "--prompt-len", "96", "--gen-len", "96", "--num-prompts",
-                            "50", "--allow", "h2o=0.3", SLUICE_CACHE_DIR=cache)
-    tally.check("h2o +12.2 %" in done.out and "40 windows" in done.out, f"{done.out!r} {done.err!r}")
-
-
-@from_full
-def drawn(tally, bed, _):
-    """--plot: one drawing with every policy; where the benchmark fails the old one stays."""
-    if not shutil.which("gnuplot"):
-        tally.skip("no gnuplot")
-        return
-    bed.whole(tally)
-    path = bed.place.at("frontier.svg")
-    more = ("--needles", "0", "--policies", ",".join(POLICIES), "--budgets", "36,38,40,42,44,46,72", "--machine", bed.machine, "--num-prompts", "50")
-    done = bed.frontier(*more, "--plot", path, tally=tally)
-    svg = read(path).decode()
-    tally.check(svg.rstrip().endswith("</svg>") and all(re.search(f">{w}[ =<]", svg) for w in ("full", *POLICIES)), f"--plot: {len(svg)} bytes")
-    best = re.search(r"^pareto: (.*)$", done.out, re.M)
-    tally.check(best and all(f">{x}<" in svg for x in best[1].split(", ")), f"the best are named: {best and best[1]}")
-    heights = [float(y) for y, x in re.findall(r'translate\([\d.]+,([\d.]+)\)[^>]*>\s*<text><tspan[^>]*>([^<]*)<', svg) if x in best[1].split(", ")]
-    gaps = [b - a for a, b in zip(heights, heights[1:])]
-    tally.check(len(heights) == len(best[1].split(", ")) and min(gaps) > 14, f"names stand on each other: {heights}")
-    bed.frontier("--needles", "1", "--mem-ram", "4M", "--seed", "5", "--plot", path, code=4, tally=tally)
-    tally.check(read(path).decode() == svg, "a failed benchmark touches the old drawing")
+    found = costs(bed, tally, "--kv-policy", "h2o", "--kv-budget", "0.3", SLUICE_CACHE_DIR=cache)
+    tally.check(found["h2o"][0] == 12.2 and "40 windows" in found["h2o"][1], f"{found}")
 
 
 def refused(tally, bed, _):
@@ -359,5 +341,5 @@ def refused(tally, bed, _):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (combinations, perplexity, needles, kv_bytes, windows, speed, pareto, resumes, interrupted, measured, told, most_scored, drawn,
+    sys.exit(trial.run_parts(__doc__, (combinations, perplexity, needles, kv_bytes, windows, speed, pareto, resumes, interrupted, measured, told, most_scored,
                                        refused), make=Bed))

@@ -26,5 +26,3 @@ fault("OUT takes the place of a file", "engine/job/job_out.c", "            was.
 fault("a full disk is no error of a side file", "engine/app/commands.c", "    TRY(sides);\n", "", f"{OUTPUTS} full")
 fault("a store of figures is followed to where a link leads", "kernels/base/whole.h", "(O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)",
       "(O_CLOEXEC | O_NONBLOCK)", f"{OUTPUTS} frontier")
-fault("gnuplot that is missing takes the old plot with it", "engine/app/plot.c", "    TRY(whole_open(&p->drawing, path));\n",
-      "    TRY(whole_open(&p->drawing, path));\n    unlink(path);\n", f"{OUTPUTS} full")

@@ -303,57 +303,29 @@ fault("what would help is searched whatever bounds the job", "engine/app/explain
 fault("attention elsewhere is planned as it is", "engine/app/variant.c", "        s->with.attn = v->attn;\n", "", HELPS)
 fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST   1e7", "#define WORK_MOST   1e6",
       "explain_test.py --only by_hand")
-fault("any ending is a drawing", "engine/app/plot.c", "    if (!is_png && (n <= 4", "    if (n == 0 && (n <= 4",
-      "plan_sweep_test.py --only plots")
 fault("flags of --policies are said to do nothing", "engine/app/advice.c", "EVICT_FULL && !c->compares_policies)", "EVICT_FULL)",
       "attention_test.py --only outputs")
 fault("the least help first", "engine/app/explain_help.c",
       "e->helps[i - 1].gain < h->gain; i--)", "e->helps[i - 1].gain > h->gain; i--)", HELPS)
-fault("a plan for comparison measures", "engine/app/explain_help.c",
-      "    v.compute = o->compute;\n", "    v.compute = o->compute;\n    v.measures = 1;\n",
-      "explain_test.py --only measures_once")
 
 # ---- plans that would be otherwise, plan files
 
-SWEEP, ALLOW = "plan_sweep_test.py --only points", "plan_sweep_test.py --only allow"
-FLAGS = "plan_flags_test.py --only flags_win"
-fault("a sweep goes on by steps of A", "engine/app/commands_sweep.c", "x < last; x *= 2)", "x < last; x += first)", SWEEP)
-fault("a sweep leaves its last value out", "engine/app/commands_sweep.c",
-      'snprintf(s->numbers[s->n++], TEXT_MAX, "%s", b);', "", SWEEP)
-fault("a fraction becomes a count", "engine/app/commands_sweep.c", "    if (!has_point) {", "    if (x > 0.3) {", SWEEP)
-fault("a sweep samples the codec at every point", "engine/app/commands_sweep.c",
-      "    s->codec = r->codec_sample;\n", "", "plan_sweep_test.py --only alike")
-fault("a sweep of KV says that it keeps everything", "engine/app/commands_sweep.c",
-      'put_csv(evict_policy_name(r->evict.policy), ",");', 'put_csv("full", ",");', SWEEP)
-fault("a quote ends a field of a sweep", "engine/app/commands_sweep.c",
-      """printf(*text == '"' ? "\\"\\"" : "%c", *text);""", """printf("%c", *text);""", "plan_sweep_test.py --only quoted")
-fault("what has no effect is swept", "engine/app/commands_sweep.c",
-      "    TRY(refuse_idle(s));\n", "", "plan_sweep_test.py --only refused")
-fault("a range of words and counts is taken", "engine/app/commands_sweep.c",
-      "strcmp(unit, last_unit) != 0 || point != last_point", "0", "plan_sweep_test.py --only refused")
-fault("a device's lanes are not drawn", "engine/app/plot.c",
-      "if (i == p->n_bounds && i < PLOT_BOUNDS)", "if (i == p->n_bounds && i < 1)", "plan_sweep_test.py --only plots")
-fault("a variant stays", "engine/app/variant.c", "    r->evict = s->evict;\n", "", ALLOW)
+FLAGS, PYTHON = "plan_flags_test.py --only flags_win", "python_test.py --only"
+fault("what brings nothing has a row", "engine/python/sluice/whatif.py", "or (row[\"tokens_per_s\"] or 0) >= WORTH *", "or 0 == 0 *", f"{PYTHON} allows")
+fault("a sweep goes through its last flag only", "engine/python/sluice/whatif.py", "itertools.product(*swept.values())", "zip(*swept.values())",
+      f"{PYTHON} sweeps")
+fault("int8 costs over weights that stay bf16", "engine/app/explain.c", "        v.compute = COMPUTE_BF16;\n", "        ;\n", f"{PYTHON} allows")
+fault("a variant stays", "engine/app/variant.c", "    r->evict = s->evict;\n", "", HELPS)
 fault("a variant's weights stay", "engine/app/variant.c", "    r->opened.model = s->model;\n",
-      "    s->model.layers != r->opened.model.layers ? (void)0 : (void)(r->opened.model = s->model);\n", ALLOW)
-fault("a variant keeps the rates of other weights", "engine/app/variant.c",
-      "    if (other_rates && v->measures)\n        TRY(run_rates(r));\n", "", ALLOW)
+      "    s->model.layers != r->opened.model.layers ? (void)0 : (void)(r->opened.model = s->model);\n", HELPS)
 fault("slots of a variant are the run's", "engine/app/variant.c",
-      "    return command_plan_work(r);\n", "    return OK;\n", ALLOW)
+      "    return command_plan_work(r);\n", "    return OK;\n", HELPS)
 fault("KV formats are attended over alike", "engine/app/run_plan.c",
       "    r->costs.attend_rate = run_attend_rate(r);\n",
-      "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = run_attend_rate(r);\n", ALLOW)
-fault("what is not there is encoded", "engine/app/variant.c", "        r->weights_assumed = 1;\n", "", ALLOW)
-fault("a sweep of devices keeps to one device's memory", "engine/app/commands_sweep.c",
-      "        r->room.device = -1; // of each its own\n", "        ;\n", "plan_device_test.py --only sweeps")
+      "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = run_attend_rate(r);\n", HELPS)
+fault("what is not there is encoded", "engine/app/variant.c", "        r->weights_assumed = 1;\n", "", HELPS)
 fault("another format keeps the slices of the head", "engine/pack/pack_write.c",
-      "        as->n_layers = w->n_layers;\n", "", "pack_as_test", ALLOW)
-fault("int8 multiplies anything", "engine/app/commands_allow.c",
-      "                (l->choice[COMPUTE] && !takes_int8(r, o, l->choice)))", "                0)", ALLOW)
-fault("what brings nothing has a line", "engine/app/commands_allow.c",
-      "l->fits && l->rate >= WORTH * parts", "l->fits", ALLOW)
-fault("a single option loses its line", "engine/app/commands_allow.c",
-      "    if (x_single != y_single)\n        return y_single - x_single;\n", "", ALLOW)
+      "        as->n_layers = w->n_layers;\n", "", "pack_as_test", HELPS)
 fault("auto is no flag to a plan file", "engine/app/plan_file.c",
       "is_open && !by_percent && !config_given(c, f->flag)", "is_open && !by_percent", FLAGS)
 fault("a plan file's counts hold for any number of batches", "engine/app/plan_file.c",
@@ -378,11 +350,9 @@ fault("shares are those of other batches", "policy/search_climb.c",
 FRONTIER, ATTENTION = "frontier_test.py --only", "attention_test.py --only"
 fault("rows that hold too little are met on the way", "bench/frontier.c", "    TRY(check_rows(&c, &p->evict));\n", "    (void)check_rows;\n",
       f"{FRONTIER} refused")
-fault("the slowest point is the fastest", "bench/frontier_plot.c", "    return a->tokens_per_s >= b->tokens_per_s * SAME_SPEED &&",
+fault("the slowest point is the fastest", "bench/frontier.c", "    return a->tokens_per_s >= b->tokens_per_s * SAME_SPEED &&",
       "    return a->tokens_per_s <= b->tokens_per_s * SAME_SPEED &&", f"{FRONTIER} pareto")
-fault("a hair's breadth of speed is worth any loss", "bench/frontier_plot.c", "#define SAME_SPEED  0.99", "#define SAME_SPEED  1.0", f"{FRONTIER} pareto")
-fault("names of a drawing stand on each other", "bench/frontier_plot.c", "line = fmin(line - step, points[i].tokens_per_s);",
-      "line = fmin(line - 0 * step, points[i].tokens_per_s);", f"{FRONTIER} drawn")
+fault("a hair's breadth of speed is worth any loss", "bench/frontier.c", "#define SAME_SPEED 0.99", "#define SAME_SPEED 1.0", f"{FRONTIER} pareto")
 fault("a ring has no bytes", "bench/frontier.c", "pages.page_bytes + ring_bytes;", "pages.page_bytes;", f"{FRONTIER} kv_bytes")
 fault("pass keys stand elsewhere", "bench/needle.c", "filler * (2 * depth + 1) / (2 * NEEDLE_DEPTHS)", "filler * depth / NEEDLE_DEPTHS",
       f"{FRONTIER} needles")

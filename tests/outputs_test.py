@@ -72,18 +72,17 @@ class Bed:
         job = ["-m", self.model, "-i", self.rows, *RAM, "-q"]
         return {"run": ["run", *job, "-o", self.out], "run -": ["run", "-m", self.model, "-i", "-", *RAM, "-q", "-o", self.out],
                 "score": ["score", *job, "-o", self.out], "plan": ["plan", "-m", self.model, "-q", *MADE_UP, *RAM],
-                "plan -i": ["plan", *job], "sweep": ["plan", *job, "--sweep", "batch=1,2"], "probe": ["probe", "-q", "--offload-dir", self.folder],
+                "plan -i": ["plan", *job], "probe": ["probe", "-q", "--offload-dir", self.folder],
                 "pack": ["pack", self.model, "-q"], "merge": ["merge", self.rows], "bench": ["bench", "ops", "norm", "-q", "-m", self.model, "--runs", "1"],
-                "bench throughput": ["bench", "throughput", "-q", "-m", self.model, *MADE_UP, *RAM],
-                "bench attention": ["bench", "attention", "-q", "-m", self.model, "--text", self.rows, *RAM]}[command]
+                "bench throughput": ["bench", "throughput", "-q", "-m", self.model, *MADE_UP, *RAM]}[command]
 
     def sluice(self, command, *more, **env):
         return self.p.sluice(*self.words(command), *more, **env)
 
 
 FLAGS = [*((c, f) for c in ("run", "score") for f in ("-o", "--summary", "--trace", "--kv-dump", "--kv-trace")), ("run -", "-o"),
-         ("run -", "--summary"), ("plan", "-o"), ("plan -i", "-o"), ("sweep", "--plot"), ("probe", "-o"), ("pack", "-o"), ("merge", "-o"),
-         ("bench", "-o"), ("bench attention", "--plot"), ("bench throughput", "--summary")]
+         ("run -", "--summary"), ("plan", "-o"), ("plan -i", "-o"), ("probe", "-o"), ("pack", "-o"), ("merge", "-o"),
+         ("bench", "-o"), ("bench throughput", "--summary")]
 ALL = [c for c, _ in FLAGS]
 
 
@@ -165,7 +164,7 @@ def kinds(t, p, _):
     if os.geteuid() != 0:
         t.skip("devices: not root")
     for n, (command, flag) in enumerate(FLAGS):
-        reads = SOURCES if command in ("run", "score", "plan -i", "sweep", "merge") else {}
+        reads = SOURCES if command in ("run", "score", "plan -i", "merge") else {}
         models = MODELS if command != "merge" and command != "probe" else {}
         for k, (kind, words) in enumerate({**KINDS, **reads, **models}.items()):
             if kind == "-" and flag == "-o" and command not in ("pack", "merge"):
@@ -229,7 +228,7 @@ def no_job(t, p, _):
     b = Bed(p, "nojob")
     cases = [("no model", (5,), "run", ["-m", b.at("none.cfg")]), ("no input", (5,), "run", ["-i", b.at("none.jsonl")]),
              ("does not fit", (4,), "run", ["--mem-ram", "2M"]), ("kv-trace of full", (2,), "run", ["--kv-trace", b.at("kv")]),
-             ("a bad flag value", (2,), "run", ["--kv-policy", "none"]), ("no gnuplot script", (2,), "plan", ["--plot", b.at("x.svg")])]
+             ("a bad flag value", (2,), "run", ["--kv-policy", "none"])]
     b.sluice("run", "-o", b.at("before"))  # packs and probes, so that the cache stays as it is
     b.sluice("run", "-o", b.at("small"), "--mem-ram", "2M", "-q")
     for what, codes, command, more in cases:
@@ -297,10 +296,6 @@ def again(t, p, _):
     cases = [("run", job), ("plan", ["-o", b.at("plan")]), ("probe", ["-o", b.at("probe")]),
              ("pack", ["-o", b.at("pack")]), ("bench", ["-o", b.at("bench"), "--csv"]), ("bench", ["-o", b.at("json"), "--json"]),
              ("bench throughput", ["--summary", b.at("bs")])]
-    if shutil.which("gnuplot"):
-        cases += [("sweep", ["--plot", b.at("plot.svg")]), ("sweep", ["--plot", b.at("plot.png")])]
-    else:
-        t.skip("--plot: no gnuplot")
     for command, more in cases if LEVEL else [x for x in cases if x[0] in ("run", "plan", "pack")]:  # probe and bench take seconds
         made = [x for x in more if x.startswith(b.folder)]
         for turn in ("first", "again"):
@@ -352,7 +347,6 @@ def full(t, p, _):
     h2o = ["--kv-policy", "h2o", "--kv-budget", "12"]
     cases = [("run", ["--summary", side]), ("run", ["--trace", side]), ("run", ["--kv-dump", side, *h2o]), ("run", ["--kv-trace", side, *h2o]),
              ("plan", ["-o", side]), ("probe", ["-o", side]), ("bench", ["-o", side, "--csv"]), ("bench throughput", ["--summary", side])]
-    cases += [("sweep", ["--plot", side])] if shutil.which("gnuplot") else []
     b.sluice("run", "-o", b.at("want"))
     b.sluice("run", "-o", b.at("want-h2o"), *h2o)
     for n, (command, more) in enumerate(cases):
@@ -361,11 +355,6 @@ def full(t, p, _):
         t.check(done.code == 9 and side in done.error_line(), f"{command} {more[0]} on a full disk: exit {done.code} {done.err[-300:]!r}")
         if out:
             t.check(read(out[1]) == read(b.at("want-h2o" if h2o[0] in more else "want")), f"{command} {more[0]} on a full disk: OUT")
-    if shutil.which("gnuplot"):
-        old = b.write("old.svg", b"<svg>\n<!-- drawn by sluice -->\n</svg>\n")
-        empty = b.at("nobin")
-        os.mkdir(empty)
-        refuse(t, b, "--plot without gnuplot", "sweep", "--plot", old, words="gnuplot", PATH=empty)
 
 
 def fifos(t, p, _):

@@ -67,10 +67,6 @@ def capacities(tally, place, a):
                 f"--device cpu plans without it: {without.out!r}")
     wins = plan(place, "--machine", machine(place, "card.cfg", keys), "--mem-device", "12M", "--mem-disk", "2G", "--mem-ram", "60M")
     tally.check(wins.code == 0 and re.search(r"budget +12\.0 +60\.0 +2048\.0", wins.out), f"flags win over a machine file: {wins.out!r}")
-    for command in (["--sweep", "batch=1000,2000"], ["--allow", "q8"]):
-        done = place.sluice("plan", "-q", "-m", place.model, "--machine", machine(place, "small.cfg", {**keys, "ram": "1e6"}), *JOB,
-                            *command, "--device", "cpu")
-        tally.check("the budget is 1.0" in done.out + done.err, f"{command[0]} keeps to the file's ram: {done.out!r} {done.err!r}")
     rows = place.rows("in.jsonl", trial.job_rows(6, 1))
     run = ("run", "-m", place.model, "-i", rows, "--dry-run", "--machine", machine(place, "small.cfg", {**RATES, "ram": "1e6"}))
     here, more = place.sluice(*run), place.sluice(*run, "--mem-ram", "64M")

@@ -41,9 +41,5 @@ enum err command_score_row(struct request *q, int64_t index, const char *name, c
 enum err command_plan_work(struct run *r);
 /* The plan of the work that r->config names, and what explains it. The run is prepared. */
 enum err command_plan_make(struct run *r, struct explain *e);
-/* `plan --allow`: a line for each lossy option, and for combinations that gain by it. */
-enum err command_allow(struct run *r);
-/* `plan --sweep`: a row of CSV for each value of a flag. */
-enum err command_sweep(const struct config *c);
 
 #endif

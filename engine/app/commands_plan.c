@@ -80,7 +80,8 @@ static void print_plan(const struct run *r, const struct explain *e)
            words_digits(t->job_s, job), words_about(t->job_s, about),
            t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
     printf("repeat   %s\n", freeze);
-    explain_print(e, r);
+    if (!r->config->no_advice)
+        explain_print(e, r);
 }
 
 /* A made-up job: --num-prompts rows of --prompt-len tokens, --gen-len to generate. */
@@ -125,7 +126,10 @@ enum err command_plan_make(struct run *r, struct explain *e)
     r->plan_told = PLAN_BY_COMMAND; // print_plan says it on stdout
     explain_begin(e, r);
     TRY(run_plan(r));
-    return explain_plan(e, r);
+    if (!r->config->no_advice)
+        return explain_plan(e, r);
+    r->ranking = NULL;
+    return OK;
 }
 
 static enum err plan(struct run *r)
@@ -133,8 +137,6 @@ static enum err plan(struct run *r)
     const struct config *c = r->config;
     TRY(run_prepare(r, c));
     r->elsewhere = c->machine != NULL;
-    if (c->allow)
-        return command_allow(r);
     struct explain e;
     TRY(command_plan_make(r, &e));
     if (c->out)
@@ -147,17 +149,9 @@ static enum err plan(struct run *r)
 
 enum err command_plan(const struct config *asked)
 {
-    struct config with, *c = &with;
-    if (asked->plot && !asked->sweep)
-        return fail(ERR_USAGE, "--plot: draws a --sweep FLAG=A..B");
-    if (asked->sweep && (asked->json || asked->out))
-        return fail(ERR_USAGE, "--sweep: prints CSV; without --json and -o");
-    if (asked->allow && (asked->sweep || asked->json || asked->out))
-        return fail(ERR_USAGE, "--allow: prints lines; without --sweep, --json and -o");
+    struct config with;
     TRY(command_input(&with, asked, 0));
-    if (c->sweep)
-        return command_sweep(c);
     struct run *r = NULL;
-    TRY(command_begin(&r, c));
+    TRY(command_begin(&r, &with));
     return command_end(r, plan(r));
 }

@@ -250,14 +250,8 @@ const struct knob config_knobs[] = {
     {"gen-len", 0, KNOB_COUNT, AT(gen_len), MADE_CMDS, "32", "TOKENS",
      "tokens to generate for each made-up row"},
     {"num-prompts", 0, KNOB_COUNT, AT(num_prompts), MADE_CMDS, "64", "N", "how many made-up rows"},
-    {"sweep", 0, KNOB_STRING, AT(sweep), CMD_PLAN, NULL, "FLAG=A..B|A,B,C",
-     "plan at several values of a flag, as CSV on stdout: A, 2A, 4A, ... B of counts, sizes and "
-     "fractions, or a list"},
-    {"allow", 0, KNOB_STRING, AT(allow), CMD_PLAN, NULL, "q8,q4,int8,h2o=0.2,mixed",
-     "compare with plans that change the answers: lossy weights (q8, q4), matmuls (int8), KV "
-     "policies and KV formats (kv-q8, kv-q4, mixed), alone and together"},
-    {"plot", 0, KNOB_OUTPUT, AT(plot), CMD_PLAN | TEXT_BENCH, NULL, "FILE.svg|FILE.png",
-     "draw the --sweep, or the table of bench frontier or attention (needs gnuplot)"},
+    {"no-advice", 0, KNOB_SWITCH, AT(no_advice), CMD_PLAN, NULL, "",
+     "leave out other plans and what would make the job faster: several times as quick"},
 
     HEADING("Measuring"),
     {"compare", 0, KNOB_STRING, AT(compare), CMD_BENCH_THROUGHPUT, NULL, "'FLAGS;FLAGS'",

@@ -54,7 +54,7 @@ extern const int config_n_commands;
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
     const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
-        *allow, *sweep, *plot, *work_dir, *compare, *policies, *budgets, *kv_formats;
+        *work_dir, *compare, *policies, *budgets, *kv_formats;
     const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
         *kv_positions, *kv_format, *order, *ignore_fields, *progress, *shard, *kv_budget,
         *kv_budget_of, *kv_budget_layers, *kv_recent, *resident, *percent, *weights_codec,
@@ -65,7 +65,7 @@ struct config {
     int64_t prompt_len, gen_len, num_prompts, runs, needles;
     double temperature, top_p, min_p, repetition_penalty, time_limit_s;
     int measure, chat, ignore_eos, retry_errors, overwrite, dry_run, json, csv, full, reset, decode,
-        kv_simulate, verbose, quiet, help;
+        kv_simulate, verbose, quiet, help, no_advice;
     const char *stops[CONFIG_STOPS_MAX];
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags

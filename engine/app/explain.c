@@ -227,16 +227,29 @@ static json_t *text_or_null(const char *text)
 }
 
 /* What each change costs: null where nothing changes answers, or nothing was measured. */
-static json_t *quality_json(const struct explain_help *h)
+static json_t *quality_json(const struct quality *q, int n)
 {
-    json_t *all = h->n_quality > 0 ? json_array() : json_null();
-    for (int i = 0; i < h->n_quality; i++) {
-        const struct quality *q = &h->quality[i];
+    json_t *all = n > 0 ? json_array() : json_null();
+    for (; n > 0; n--, q++)
         json_array_append_new(all, json_pack("{ss so so}", "what", q->what, "more_perplexity",
                                              q->more < 0 ? json_null() : json_real(q->more / 100),
                                              "on", text_or_null(q->on)));
-    }
     return all;
+}
+
+/* The lossy flags of the plan itself. int8 multiplies q8 and q4; over other weights it is bf16. */
+static json_t *own_quality(const struct run *r)
+{
+    struct quality q[VARIANT_CHANGES];
+    struct variant v = {.weights = pack_weights_by_name(r->config->weights),
+                        .compute = r->ops.compute,
+                        .kv_format = r->kv_format,
+                        .evict = &r->evict};
+    if (v.weights != PACK_Q8 && v.weights != PACK_Q4)
+        v.weights = PACK_AUTO;
+    if (model_tile_dtype(COMPUTE_INT8, run_weights(r)) == DTYPE_BF16)
+        v.compute = COMPUTE_BF16;
+    return quality_json(q, variant_quality(r, &v, q));
 }
 
 void explain_json(const struct explain *e, const struct run *r, json_t *root)
@@ -266,9 +279,11 @@ void explain_json(const struct explain *e, const struct run *r, json_t *root)
                              "flags", text_or_null(h->flags), "job_s", h->job_s,
                              "output_tokens_per_s", tokens_per_s(r, h->job_s), "gain", h->gain,
                              "same_answers", h->n_quality == 0 && !h->rounds, "lossless",
-                             h->n_quality == 0, "quality", quality_json(h)));
+                             h->n_quality == 0, "quality",
+                             quality_json(h->quality, h->n_quality)));
     }
     json_object_set_new(root, "lanes", lanes);
+    json_object_set_new(root, "quality", own_quality(r));
     json_object_set_new(root, "alternatives", alternatives);
     json_object_set_new(root, "would_help", helps);
 }

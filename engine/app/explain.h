@@ -46,7 +46,7 @@ struct explain {
 
 /* Before run_plan: r's search fills the ranking. */
 void explain_begin(struct explain *e, struct run *r);
-/* r is planned: the rest, quietly; nothing is measured. */
+/* r is planned: its lanes, alternatives and helps, quietly; nothing is measured. */
 enum err explain_plan(struct explain *e, struct run *r);
 /* The part of it that searches again (explain_help.c). */
 enum err explain_find_helps(struct explain *e, struct run *r);
@@ -54,7 +54,7 @@ enum err explain_find_helps(struct explain *e, struct run *r);
 void explain_print_lanes(const struct run *r);
 /* Alternatives and helps, beside the flags that freeze r's own plan. */
 void explain_print(const struct explain *e, const struct run *r);
-/* Adds `lanes`, `alternatives` and `would_help` to a plan file. */
+/* Adds `lanes`, `quality`, `alternatives` and `would_help` to a plan file. */
 void explain_json(const struct explain *e, const struct run *r, json_t *root);
 
 #endif

@@ -12,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/app/plot.h"
 #include "engine/app/spool.h"
 #include "engine/data/file.h"
 #include "engine/job/job.h"
@@ -50,9 +49,7 @@ static const struct {
             {"summary", ~0, {"\"dummy_weights\": ", "\"peak_bytes\": "}},
             {"trace", ~0, {"\"traceEvents\":[", "{\"name\":\"sluice\"}"}},
             {"kv-dump", ~0, {"{\"row\":\"", "\",\"layer\":"}},
-            {"kv-trace", ~0, {" layer 0 head 0 ", ": holds "}},
-            {"plot", ~0, {"<svg", PLOT_MARK}},
-            {"plot", ~0, {"IHDR", PLOT_MARK}}};
+            {"kv-trace", ~0, {" layer 0 head 0 ", ": holds "}}};
 
 static enum err name_file(int role, const char *flag, const char *word, const char *path,
                           const char *suffix)
@@ -213,8 +210,6 @@ enum err outputs_check(struct config *c, enum config_command command)
     free(list);
     list = NULL;
     TRY(err);
-    if (c->plot)
-        TRY(plot_form(c->plot, NULL));
     int job = c->out && c->in && (command & (CMD_RUN | CMD_SCORE));
     return job ? job_paths_check(c->out, c->in, c->overwrite) : OK;
 }

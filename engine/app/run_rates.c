@@ -191,7 +191,7 @@ static enum err name_pace(struct run *r)
 }
 
 /* The factors of earlier runs are those of the model that the command opened, also for plans that
- * compare it with other formats of it (commands_allow.c, bench frontier): each class has its own,
+ * compare it with other formats of it (explain_help.c, bench frontier): each class has its own,
  * and those that nobody ran have the mean of the others. */
 static enum err find_pace(struct run *r)
 {

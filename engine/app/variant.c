@@ -192,11 +192,9 @@ static enum err change(struct run *r, const struct variant *v)
         r->opened.model = as;
         r->weights_assumed = 1;
     }
-    if (other_rates && v->measures)
-        TRY(run_rates(r));
     if (v->machine)
         r->machine = *v->machine;
-    if (v->machine || (other_rates && !v->measures))
+    if (v->machine || other_rates)
         derive_rates(r, &known, &derived, to_int8);
     double now = page_s(r);
     for (int i = 0; i < N_MATMUL_ROWS && v->kv_format != N_KV_FORMATS && page > 0 && now > 0; i++)

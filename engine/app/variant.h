@@ -21,8 +21,6 @@ struct variant {
     const char *attn;              // borrowed; where rows attend (--attn); NULL: as it is
     const struct budget *budget;   // borrowed; NULL: the run's
     const struct machine *machine; // borrowed; NULL: the run's. Rates of matmuls follow from it
-    int measures; // 1: rates that another format makes unknown may be measured, which takes
-                  // seconds; 0: they are as much other as the machine's rates say
 };
 struct variant variant_none(void);
 

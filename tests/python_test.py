@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""The Python package: python_test.py [SLUICE] [--only PART]
+
+Rows of `whatif` are held against `plan` with the same flags. A model with pseudo-random weights and a machine that is a file.
+"""
+import json
+import math
+import os
+import re
+import sys
+
+from matplotlib.figure import Figure
+
+import trial
+from trial import pick
+
+TREE = os.path.dirname(trial.HERE)
+sys.path.insert(0, os.path.join(TREE, "engine", "python"))
+from sluice import Error, whatif
+
+JOB = {"prompt_len": 400, "gen_len": 32, "num_prompts": 24}
+RATES = {"nvme_read": "3e8", "nvme_write": "2e8", "ram_read": "2e10", "matmul_flops": "1e12", "step_s": "1e-5", "threads": "2", "ram": "52428800",
+         "disk": "1073741824", "attend_f32": "9e9", "attend_bf16": "6e9", "attend_q8": "3e9", "attend_q4": "1.5e9", "attend_mixed": "1.2e9"}
+
+
+def bed(place):
+    """The flags of a job on a machine that is a file; the package's program and cache are those of the test."""
+    os.environ.update({k: v for k, v in place.env.items() if k.startswith("SLUICE_")}, SLUICE_PROGRAM=place.binary)
+    return {**JOB, "machine": place.write("here.cfg", "".join(f"{k} = {v}\n" for k, v in RATES.items()).encode())}
+
+
+def words(flags):
+    return [w for k, v in flags.items() for w in ("--" + k.replace("_", "-"), *(str(v).split() if k == "percent" else [str(v)]))]
+
+
+def same(tally, place, row, flags, what):
+    """A row is what the program says with its flags."""
+    done = place.sluice("plan", "-q", "-m", place.model, *words(flags), "--json", "--no-advice")
+    if done.code == 4:
+        tally.check(done.last() == "sluice: error: " + row["why"] and row["tokens_per_s"] is None, f"{what}: {row}, plan says {done.last()!r}")
+        return
+    if not tally.check(done.code == 0 and row["why"] == "", f"{what}: exit {done.code}: {done.last()!r}; {row}"):
+        return
+    said = json.loads(done.out)
+    want = {**{k: said["plan"][k] for k in ("batch", "batches", "weights_resident", "prefill_tokens")},
+            **{k + "_mib": said["bytes"][k] / 2**20 for k in ("device", "ram", "disk")},
+            **{k: said["predicted"][k] for k in ("pass_s", "job_s")},
+            "tokens_per_s": said["work"]["output_tokens"] / said["predicted"]["job_s"]}
+    apart = {k: (row[k], x) for k, x in want.items() if k not in flags and not math.isclose(row[k], x, rel_tol=1e-9)}
+    tally.check(not apart and row["bound"] == said["predicted"]["bound"], f"{what}: {apart}")
+
+
+def sweeps(tally, place, _):
+    """Every combination of the lists is a row; a value that does not fit is a row as well."""
+    job = bed(place)
+    for swept in ({"mem_ram": ["8M", "24M", "64M"]}, {"kv_policy": ["full", "h2o"], "kv_format": ("bf16", "q8")}, {"batch": range(2, 5)},
+                  {"weights_resident": ["0", "50%"]}, {"percent": ["0 50 0 100 0 100", "0 0 0 0 0 100"]})[::pick(3, 1)]:
+        rows = whatif.sweep(place.model, **job, **swept)
+        points = [{}]
+        for flag, values in swept.items():
+            points = [{**p, flag: v} for p in points for v in values]
+        tally.check([{k: r[k] for k in swept} for r in rows] == points, f"{swept}: {rows}")
+        for row, point in zip(rows, points):
+            same(tally, place, row, {**job, **point}, f"{point}")
+        tally.check(len({r["job_s"] for r in rows}) > 1, f"{swept} makes no difference: {rows}")
+    advised = whatif.plan(place.model, **job, advice=True)
+    plain = whatif.plan(place.model, **job)
+    tally.check(advised["alternatives"] and advised["would_help"] and not plain["alternatives"] and not plain["would_help"], "advice is told if it is asked for")
+    tally.check({**advised, "alternatives": [], "would_help": []} == plain, "with and without advice it is one plan")
+    text = [place.sluice("plan", "-q", "-m", place.model, *words(job), *more).out for more in ((), ("--no-advice",))]
+    tally.check(text[0].startswith(text[1]) and "faster " in text[0] and "repeat " in text[1] and "faster " not in text[1], f"as text: {text}")
+
+
+def allows(tally, place, _):
+    """The plan as asked, then the fastest first; each is what `plan` says with its flags; a combination beats its parts."""
+    job = {**bed(place), "mem_ram": "30M"}
+    options = ("q8", "h2o=0.2", "int8", "kv-q8")[:pick(2, 4)]
+    rows = whatif.allow(place.model, [*options, "q8"], **job)
+    by_name = {r["options"]: r for r in rows}
+    rates = [r["tokens_per_s"] for r in rows]
+    tally.check(rows[0]["options"] == "" and rates[1:] == sorted(rates[1:], reverse=True) and len(by_name) == len(rows), f"order: {list(by_name)}, {rates}")
+    tally.check(set(options) <= set(by_name) and any(" + " in x for x in by_name), f"each option alone, and some together: {list(by_name)}")
+    for name, row in by_name.items():
+        same(tally, place, row, {**job, **row["flags"]}, name)
+        parts = name.split(" + ")
+        fewer = max((by_name.get(" + ".join(x for x in parts if x != y), {}).get("tokens_per_s") or 0 for y in parts), default=0)
+        tally.check(math.isclose(row["times"], row["tokens_per_s"] / rates[0]) and (len(parts) == 1 or row["tokens_per_s"] >= 1.02 * fewer),
+                    f"{name}: {row['tokens_per_s']} brings nothing over {fewer}")
+    said = by_name["h2o=0.2"]
+    tally.check(re.fullmatch(r"h2o \+\d+\.\d %", said["more_perplexity"]) and "SmolLM2" in said["measured_on"], f"measured: {said}")
+    tally.check(by_name.get("int8", {}).get("more_perplexity", "") == "", "int8 over other weights is bf16, and costs nothing")
+    tally.check(by_name["q8"]["more_perplexity"] == "q8 not measured" and rows[0]["more_perplexity"] == "", f"not measured: {by_name['q8']}")
+
+
+def errors(tally, place, _):
+    """An exception has the exit code, the sentence and the hint."""
+    job = bed(place)
+    for call, code, words_ in ((lambda: whatif.plan(place.model, **job, mem_ram="1M"), 4, "the budget is 1.0"),
+                               (lambda: whatif.allow(place.model, ["q8"], **{**job, "mem_ram": "1M"}), 4, "the budget is 1.0"),
+                               (lambda: whatif.allow(place.model, ["q5"], **job), 2, "'q5'"),
+                               (lambda: whatif.sweep(place.model, **job, wings=[1, 2]), 2, "unknown flag"),
+                               (lambda: whatif.sweep(place.at("none.cfg"), **job), 5, "none.cfg")):
+        try:
+            tally.check(False, f"no error: {call()}")
+        except Error as e:
+            tally.check(e.code == code and words_ in e.sentence and str(e) == e.sentence, f"{e.code}: {e.sentence!r}, want {code} and {words_!r}")
+    try:
+        whatif.plan(place.model, **job, mem_ram="1M")
+    except Error as e:
+        tally.check(e.hint.startswith("--mem-ram ") and e.hint in e.sentence, f"hint: {e.hint!r} of {e.sentence!r}")
+
+
+def figures(tally, place, _):
+    """What the drawings name: axes, lanes, policies, the points that nothing beats."""
+    rows = [{"mem_ram": ram, "tokens_per_s": rate, "bound": bound} for ram, rate, bound in
+            (("128M", None, None), ("512M", 12.0, "nvme-read"), ("1G", 40.0, "cpu"))]
+    figure = whatif.sweep_figure(rows, "mem_ram")
+    axes, = figure.axes
+    tally.check(isinstance(figure, Figure), "a figure of matplotlib, that draws no window")
+    tally.check(list(axes.get_xticks()) == [2**27, 2**29, 2**30] and [x.get_text() for x in axes.get_xticklabels()] == ["128M", "512M", "1G"],
+                f"numbers have their place: {axes.get_xticks()}")
+    tally.check([x.get_text() for x in axes.get_legend().get_texts()] == ["limited by nvme-read", "limited by cpu"], "lanes are named")
+    axes, = whatif.sweep_figure([{**r, "machine": f"configs/{i}.cfg"} for i, r in enumerate(rows)], "machine").axes
+    tally.check([x.get_text() for x in axes.get_xticklabels()] == ["0.cfg", "1.cfg", "2.cfg"] and len(axes.patches) == 2, "words are side by side")
+    # bf16: full and h2o=64; h2o=32 is as fast as h2o=64 and worse, window much worse than all that are named.
+    head = "# model: m\nkv_policy,kv_budget,kv_format,perplexity,output_tok_s\n"
+    points = "full,,bf16,10,50\nh2o,64,bf16,12,100\nh2o,32,bf16,13,100.5\nwindow,64,bf16,80,90\nstreaming,64,bf16,12.5,\n"
+    figure = whatif.frontier_figure(place.write("frontier.csv", (head + points).encode()))
+    names = [x.get_text() for x in figure.axes[0].texts]
+    tally.check(names == ["h2o=64 bf16", "full bf16"] or names == ["h2o=32 bf16", "h2o=64 bf16", "full bf16"], f"named: {names}")
+    many = "".join(f"h2o,{i},bf16,{10 + i / 9},{50 + i}\n" for i in range(12))
+    close = whatif.frontier_figure(place.write("many.csv", (head + many).encode())).axes[0].texts
+    heights = [x.xyann[1] for x in close]
+    tally.check(len(close) == 12 and all(a - b > 2 for a, b in zip(heights, heights[1:])), f"names stand on each other: {heights}")
+    head = "layer,head,sparsity,slots_95,top_5,top_10,top_20,power,power_r2,h2o~window,model\n"
+    lines = "".join(f"{layer},{h},0.5,0.25,0.1,0.2,{0.3 + 0.1 * h},1.5,0.9,0.{layer},m\n" for layer in range(3) for h in range(2))
+    panels = whatif.attention_figure(place.write("attention.csv", (head + lines).encode())).axes
+    shares = panels[1].get_lines()[2]
+    tally.check(len(panels) == 4 and shares.get_label() == "top_20" and all(math.isclose(y, 0.35) for y in shares.get_ydata()), "the mean over the heads of a layer")
+    tally.check([x.get_label() for x in panels[3].get_lines()] == ["h2o, window"], "pairs of policies")
+
+
+if __name__ == "__main__":
+    sys.exit(trial.run_parts(__doc__, (sweeps, allows, errors, figures)))
