@@ -38,7 +38,6 @@ check)
     need binutils sh -c 'command -v addr2line'
     need python3-pip python3 -m pip --version
     need python3-venv python3 -c 'import venv, ensurepip'
-    need gnuplot-nox sh -c 'command -v gnuplot'
     need locales test -e /usr/share/i18n/locales/de_DE
     ;;
 fuzz)

@@ -10,13 +10,12 @@
 All prompts of a variant (policy, budget, format) are one job of `sluice score`, the log-probability of the answers, and one of `sluice
 run`, greedy, of which the share that is right counts; both go on where they were stopped (build/evaluate). Log-probabilities are means
 per token of the answer. One table on stdout; a row of the CSV is a task of a variant at one length, depth or number of needles; --plot
-draws it (gnuplot). Needs no Python package.
+draws it, which needs matplotlib; nothing else needs a Python package.
 """
 import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 
 import conditions  # first: it knows where the peers' modules are
@@ -222,8 +221,8 @@ def main():
     depths = by_depth(rows)
     print("\n".join(table(rows, a.ppl_lengths) + [""] * bool(depths) + depths))
     if a.plot:
-        with open(a.plot, "w", encoding="utf-8") as f:
-            subprocess.run(["gnuplot", "-e", f"csv='{a.output}'", os.path.join(HERE, "plots/evaluate.gp")], stdout=f, check=True)
+        import plots  # pylint: disable=import-outside-toplevel
+        plots.evaluate(a.output).savefig(a.plot)
     peer.say(f"evaluate.py: {a.output}")
     return 0
 

@@ -3,7 +3,7 @@
 
 Every table stands between <!-- TABLE --> and <!-- /TABLE -->; one whose CSV is not there stays as it is. A CPU is a column
 (or a group of columns), a figure the median of the good runs, with the least and the most behind it. --plots
-draws bench/plots from the newest CSV of each (needs gnuplot). Standard library only.
+draws bench/plots from the newest CSV of each (needs matplotlib). The tables need the standard library only.
 """
 import argparse
 import csv
@@ -11,7 +11,6 @@ import glob
 import os
 import re
 import statistics
-import subprocess
 import sys
 import textwrap
 
@@ -441,10 +440,8 @@ def plot(name, table, folder):
     found = sorted(sheets(table, folder), key=lambda s: s.head.get("date", ""))
     if not found:
         return
-    source, place = os.path.join(HERE, "plots", f"{name}.gp"), os.path.join(HERE, "plots", f"{name}.svg")
-    with open(place + ".part", "w", encoding="utf-8") as f:
-        subprocess.run(["gnuplot", "-e", f"csv='{found[-1].path}'", source], stdout=f, check=True)
-    os.replace(place + ".part", place)
+    import plots  # pylint: disable=import-outside-toplevel
+    plots.DRAWINGS[name](found[-1].path).savefig(os.path.join(HERE, "plots", f"{name}.svg"))
 
 
 def main():

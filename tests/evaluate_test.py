@@ -10,7 +10,6 @@ import csv
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ import evaluate  # noqa: E402
 import evaluate_tasks as tasks  # noqa: E402
 import lm_eval_local  # noqa: E402
 import lm_eval_sluice  # noqa: E402
+import plots  # noqa: E402
 from lm_eval_sluice import Failed, Sluice, SluiceLM  # noqa: E402
 
 BOS, END = "\u0101", "\u0100"  # how the model writes its tokens 1 and 0
@@ -365,12 +365,8 @@ def variants(tally, place, a):
     with open(place.at("evaluate-x.csv"), encoding="utf-8") as f:
         there = list(csv.DictReader(line for line in f if not line.startswith("#")))
     tally.check(len(there) == 12 and set(there[0]) == set(evaluate.COLUMNS), f"CSV: {there[:1]}")
-    if shutil.which("gnuplot"):
-        done = subprocess.run(["gnuplot", "-e", f"csv='{place.at('evaluate-x.csv')}'", os.path.join(TREE, "bench/plots/evaluate.gp")],
-                              capture_output=True, text=True)
-        tally.check(done.returncode == 0 and done.stdout.count("<svg") == 1 and "window" in done.stdout, f"plot: {done.stderr[-300:]}")
-    else:
-        tally.skip("plot: no gnuplot")
+    panels = plots.evaluate(place.at("evaluate-x.csv")).axes
+    tally.check(len(panels) == 2 and [x.get_text() for x in panels[0].get_legend().get_texts()] == ["window"], "a drawing names the policies")
 
 
 if __name__ == "__main__":
