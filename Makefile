@@ -501,6 +501,10 @@ install: all
 uninstall:
 	$(Q)PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh uninstall
 
+## wheel: packs the Python package and the program into build/wheel, for any Python 3.10 or later
+wheel: all
+	$(Q)python3 engine/python/wheel.py build/wheel ./$(BIN) $(CUDA_SO)
+
 ## dist: packs the committed sources into build/sluice-VERSION.tar.gz, the commit written in
 dist:
 	@mkdir -p build
@@ -509,7 +513,7 @@ dist:
 
 -include $(OBJ:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/sim_device.d $(BUILD)/tests/ring_fault.d $(SIM_SO).d $(TESTS:=.d) $(TOOLS:=.d) $(GPU_OBJ:.o=.d) $(BUILD)/bench/gpu/clock_wrap.d $(SHIMS:.so=.d) \
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
-.PHONY: FORCE all install uninstall dist cuda help test check-full check-night demo-model sass check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check oracle asan check-ptx powercut mutants fuzz \
+.PHONY: FORCE all install uninstall wheel dist cuda help test check-full check-night demo-model sass check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check oracle asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens help-md \
         tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-experts bench-lm-eval bench-evaluate bench-gpu-model bench-gpu-machines
 .SECONDARY:

@@ -7,12 +7,13 @@ import json
 import math
 import os
 import re
+import subprocess
 import sys
 
 from matplotlib.figure import Figure
 
 import trial
-from trial import pick
+from trial import from_full, pick
 
 TREE = os.path.dirname(trial.HERE)
 sys.path.insert(0, os.path.join(TREE, "engine", "python"))
@@ -140,5 +141,28 @@ def figures(tally, place, _):
     tally.check([x.get_label() for x in panels[3].get_lines()] == ["h2o, window"], "pairs of policies")
 
 
+@from_full
+def wheel(tally, place, _):
+    """Installed beside no compiler: the command, and a sweep that uses the program of the wheel."""
+    job = bed(place)
+    made = subprocess.run([sys.executable, os.path.join(TREE, "engine/python/wheel.py"), place.at("made"), place.binary], capture_output=True, text=True)
+    if not tally.check(made.returncode == 0, f"wheel.py: {made.stderr[-500:]}"):
+        return
+    path = made.stdout.strip()
+    tally.check(re.search(r"/sluice-[\d.]+-py3-none-(manylinux|linux)_\w+\.whl$", path) and os.listdir(place.at("made"))[:1], f"its name: {path}")
+    venv = place.at("venv")
+    installed = subprocess.run([sys.executable, "-m", "venv", venv], capture_output=True, text=True)
+    bare = {"PATH": venv + "/bin", "HOME": place.folder, "SLUICE_CACHE_DIR": place.at("cache")}
+    if installed.returncode == 0:
+        installed = subprocess.run([venv + "/bin/pip", "install", "--no-index", "--disable-pip-version-check", path], capture_output=True, text=True, env=bare)
+    tally.check(installed.returncode == 0, f"installed: {installed.stdout[-300:]} {installed.stderr[-300:]}")
+    script = f"from sluice import whatif; print(*[r['job_s'] for r in whatif.sweep({place.model!r}, batch=[4, 8], **{job!r})])"
+    done = subprocess.run([venv + "/bin/python", "-c", script], capture_output=True, text=True, env=bare, cwd=place.folder)
+    want = [str(r["job_s"]) for r in whatif.sweep(place.model, batch=[4, 8], **job)]
+    tally.check(done.stdout.split() == want, f"a sweep: {done.stdout!r}, want {want}: {done.stderr[-500:]}")
+    done = subprocess.run(["sluice", "--version"], capture_output=True, text=True, env=bare, cwd=place.folder)
+    tally.check(done.stdout == place.sluice("--version").out, f"the command: {done.stdout!r} {done.stderr!r}")
+
+
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (sweeps, allows, errors, figures)))
+    sys.exit(trial.run_parts(__doc__, (sweeps, allows, errors, figures, wheel)))

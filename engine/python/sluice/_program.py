@@ -4,6 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 
@@ -17,8 +18,9 @@ class Error(Exception):
 
 
 def program() -> str:
-    """The program: of SLUICE_PROGRAM, at the root of the source tree, or of PATH."""
-    for path in (os.environ.get("SLUICE_PROGRAM"), Path(__file__).resolve().parents[3] / "sluice"):
+    """The program: of SLUICE_PROGRAM, of the wheel, at the root of the source tree, or of PATH."""
+    here = Path(__file__).resolve()
+    for path in (os.environ.get("SLUICE_PROGRAM"), here.parent / "sluice", here.parents[3] / "sluice"):
         if path and os.path.isfile(path):
             return str(path)
     found = shutil.which("sluice")
@@ -48,3 +50,8 @@ def call(command: str, flags: dict[str, object]) -> str:
         lines = done.stderr.strip().splitlines() or [f"sluice {command}: exit {done.returncode}"]
         raise Error(done.returncode, lines[-1].removeprefix("sluice: error: "))
     return done.stdout
+
+
+def main() -> None:
+    """The command `sluice` of the wheel."""
+    os.execv(program(), ["sluice", *sys.argv[1:]])
