@@ -315,15 +315,15 @@ fault("what brings nothing has a row", "engine/python/sluice/whatif.py", "or (ro
 fault("a sweep goes through its last flag only", "engine/python/sluice/whatif.py", "itertools.product(*swept.values())", "zip(*swept.values())",
       f"{PYTHON} sweeps")
 fault("int8 costs over weights that stay bf16", "engine/app/explain.c", "        v.compute = COMPUTE_BF16;\n", "        ;\n", f"{PYTHON} allows")
-fault("a variant stays", "engine/app/variant.c", "    r->evict = s->evict;\n", "", HELPS)
+fault("a variant stays", "engine/app/variant.c", "    r->evict = s->evict;\n", "", f"{PYTHON} advice")
 fault("a variant's weights stay", "engine/app/variant.c", "    r->opened.model = s->model;\n",
       "    s->model.layers != r->opened.model.layers ? (void)0 : (void)(r->opened.model = s->model);\n", HELPS)
 fault("slots of a variant are the run's", "engine/app/variant.c",
       "    return command_plan_work(r);\n", "    return OK;\n", HELPS)
 fault("KV formats are attended over alike", "engine/app/run_plan.c",
       "    r->costs.attend_rate = run_attend_rate(r);\n",
-      "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = run_attend_rate(r);\n", HELPS)
-fault("what is not there is encoded", "engine/app/variant.c", "        r->weights_assumed = 1;\n", "", HELPS)
+      "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = run_attend_rate(r);\n", f"{PYTHON} advice")
+fault("what is not there is encoded", "engine/app/variant.c", "        r->weights_assumed = 1;\n", "", f"{PYTHON} advice")
 fault("another format keeps the slices of the head", "engine/pack/pack_write.c",
       "        as->n_layers = w->n_layers;\n", "", "pack_as_test", HELPS)
 fault("auto is no flag to a plan file", "engine/app/plan_file.c",
