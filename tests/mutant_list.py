@@ -395,20 +395,8 @@ fault("a text that moves loses its last byte", "engine/chat/template_value.c", "
 fault("values of tools are not counted", "engine/job/request.c", "{&f->messages, &f->tools, &f->chat_template_kwargs}",
       "{&f->messages, &f->chat_template_kwargs}", CHAT)
 fault("tools without messages", "engine/job/request.c", "if (!f->messages.set && (f->tools.set ||", "if (0 && (f->tools.set ||", CHAT)
-fault("a recursive loop sees the scope of its call", "engine/chat/template_run.c", "    e->scope = loop->scope;\n    TRY(loop_run",
-      "    TRY(loop_run", TEMPLATE)
-fault("a recursive loop leaves its scope behind", "engine/chat/template_run.c", "    e->scope = scope;\n    e->m.depth--;\n    return take_back",
-      "    e->m.depth--;\n    return take_back", TEMPLATE)
-fault("a recursive loop is always as deep", "engine/chat/template_run.c", "loop->depth + 1, &flow", "loop->depth, &flow", TEMPLATE)
-fault("any loop may be called", "engine/chat/template_run.c", "if (!loop->node->op)", "if (0)", TEMPLATE)
-fault("two values for one argument", "engine/chat/template_eval.c", "== key.n && !memcmp(args->named", "== key.n && 0 && !memcmp(args->named",
-      TEMPLATE)
-fault("a list of arguments costs nothing", "engine/chat/template_eval.c", "    TRY(tv_pay(&e->m, n / 8));\n", "", TEMPLATE)
-fault("kwargs lose their order", "engine/chat/template_run.c", """        memmove(args->named + i, args->named + i + 1,
-                (size_t)(args->n_named - i) * sizeof *args->named);""",
-      "        args->named[i] = args->named[args->n_named];", TEMPLATE)
-fault("groups have the key in lower case", "engine/chat/template_series.c",
-      "        TRY(get_path(m, item[i], a[0], a[1], &pair->u.list->items[0])); // in its own case\n", "", TEMPLATE)
+fault("an argument by name that a macro does not have is dropped", "engine/chat/template_run.c",
+      "n_used < args->n_pos + args->n_named", "n_used < args->n_pos", TEMPLATE)
 fault("tokens of the model win over a row's", "engine/chat/template.c", "        if (value)\n            return tv_from_json(&e->m, value, out);",
       "        if (value && key[0] != 'b')\n            return tv_from_json(&e->m, value, out);", TEMPLATE)
 

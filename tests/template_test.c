@@ -45,7 +45,7 @@ static const char RICH[] =
     "and tools|length > 0 %}"
     "{{ tools|tojson(indent=2) }}{% endif %}\n{%- for m in messages if m.role != 'tool' %}\n"
     "{%- set ns.n = ns.n + 1 %}{%- set body = m.content if m.content is string else '' %}\n"
-    "{%- if loop.index0 % 2 == 1 and not loop.last %}{{ '%s-%05d' % (m['role'], ns.n) }}{%- elif "
+    "{%- if loop.index0 % 2 == 1 and not loop.last %}{{ '{}-{}'.format(m['role'], ns.n) }}{%- elif "
     "loop.previtem %}"
     "{{ body.split(' ')[-1]|trim|replace('e', \"E\") ~ body[::-1][1:3] }}{% endif %}\n"
     "{%- for call in m.tool_calls|default([]) %}{{ call.function|tojson }}{{ "
@@ -55,14 +55,14 @@ static const char RICH[] =
     "{% raw %}{{ raw }}{% endraw %}{% filter upper %}{{ ns.text.strip()[:20] }}{% endfilter %}"
     "{% set block | trim %}  {{ messages|map(attribute='role')|unique|sort|list }} {% endset %}{{ "
     "block }}"
-    "{{ '{:>4}|{}'.format(1, 'b') }}{{ {'b': 1, 'a': (1, 2.5e3, none)}|dictsort }}{{ range(2, 9, "
+    "{{ '{1}|{0}'.format(1, 'b') }}{{ {'b': 1, 'a': (1, 2.5e3, none)}|dictsort }}{{ range(2, 9, "
     "3)|list }}"
-    "{{ 'a' in 'abc' and 1 < 2 <= 3 or x.y }}{{ -7 // 2 ** 2 }}{{ 'x\\u00e9\\n'|indent(2, true) }}"
+    "{{ 'a' in 'abc' and 1 < 2 <= 3 or x.y }}{{ -7 // 2 * 2 }}{{ 'x\\u00e9\\n'|indent(2, true) }}"
     "{{ messages|selectattr('role', 'equalto', 'user')|first|string if false else "
     "messages[0].content.title() }}"
     "{% if add_generation_prompt %}{{ bos_token }}{{ strftime_now('%Y') }}{% endif %}"
-    "{% for k, v in {'b': {'y': {}}, 'a': {}}|dictsort recursive %}{{ k }}{{ loop(v|dictsort) }}"
-    "{% endfor %}{{ show(*[1], **{'depth': 2}) }}{{ messages|groupby('role')|length }}";
+    "{% for k, v in {'b': {'y': {}}, 'a': {}}|dictsort %}{{ k }}{{ v|length }}{% else %}none"
+    "{% endfor %}{{ show([1], depth=2) }}{{ messages|rejectattr('content')|map('first')|list }}";
 
 static enum err render_with(const char *text, int64_t n, const json_t *messages,
                             const json_t *extra, char *out, int64_t cap, int64_t *n_out)
@@ -141,98 +141,83 @@ static void test_features(void **state)
     expect("{{ tools is none }}{{ documents is none }}{{ eos_token is defined }}", "TrueTrueFalse");
 }
 
+/* Arguments of macros and filters: by position, by name, by default. */
 static void test_calls(void **state)
 {
     (void)state;
-    expect("{% macro m(a, b=2) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}"
-           "{{ m(*[1, 3, 4], z=5, **{'y': 6}) }}|{{ m(**{'b': 7, 'a': 8}) }}|{{ m(b=0, c=1, d=2, "
-           "e=3) }}",
-           "13(4,){'z': 5, 'y': 6}|87(){}|0(){'c': 1, 'd': 2, 'e': 3}");
-    expect("{{ range(*[2, 5])|list }}{{ 'a-b'.split(*['-']) }}{{ 4 is divisibleby(*[2]) }}",
-           "[2, 3, 4]['a', 'b']True");
-    expect_error("{{ range(*[1], 2) }}", ERR_INPUT, "positional argument follows");
-    expect_error("{{ dict(**{}, a=1) }}", ERR_INPUT, "positional argument follows");
-    expect_error("{{ dict(a=1, **{'a': 2}) }}", ERR_ROW, "two values for the argument 'a'");
-    expect_error("{{ dict(**{1: 2}) }}", ERR_ROW, "keys that are strings");
-    expect_error("{{ dict(**[1]) }}", ERR_ROW, "** needs a mapping");
-    expect_error("{{ dict(**nothing) }}", ERR_ROW, "'nothing' is undefined");
-    expect_error("{{ range(*5) }}", ERR_ROW, "not iterable");
+    static const char macro[] = "{% macro m(a, b=a) %}[{{ a }}{{ b }}]{% endmacro %}";
+    static const struct {
+        const char *call, *want;
+        int fails;
+    } calls[] = {{"m(1)", "[11]", 0},
+                 {"m(1, 2)", "[12]", 0},
+                 {"m(b=1, a=2)", "[21]", 0},
+                 {"m()", "[]", 0},
+                 {"m(1, 2, 3)", "does not take all", 1},
+                 {"m(1, c=2)", "does not take all", 1},
+                 {"m(1, a=2)", "two values for the argument 'a'", 1},
+                 {"'a'|replace('a')", "needs the argument 'new'", 1},
+                 {"[1]|sort(case_sensitive=1)", "does not take the argument 'case_sensitive'", 1},
+                 {"[1]|sort(false, true)", "a string is needed", 1},
+                 {"[1]|sort(attribute='a,b')", "one attribute", 1},
+                 {"namespace({})", "named values", 1}};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "%s{{ %s }}", macro, calls[i].call);
+        if (calls[i].fails)
+            expect_error(text, ERR_ROW, calls[i].want);
+        else
+            expect(text, calls[i].want);
+    }
+    expect_error("{{ range(a=1, 2) }}", ERR_INPUT, "positional argument follows");
 }
 
-#define TREE "[{'n': 'a', 'k': [{'n': 'b'}, {'n': 'c', 'k': [{'n': 'd'}]}]}, {'n': 'e'}]"
-
-static void test_recursive_loops(void **state)
+static void test_lists_and_text(void **state)
 {
     (void)state;
-    expect("{% for t in " TREE " recursive %}{{ loop.depth }}{{ t.n }}{% if t.k %}({{ loop(t.k) }})"
-           "{% endif %}{{ ',' if not loop.last }}{% endfor %}",
-           "1a(2b,2c(3d)),1e");
-    expect("{% for t in " TREE " if t.n != 'b' recursive %}{{ t.n }}{{ loop(t.k or [])|upper }}"
-           "{% else %}-{% endfor %}",
-           "aCD-e-");
-    expect("{% for t in " TREE " recursive %}{% set outer = loop %}{% for u in t.k or [] %}"
-           "{{ outer([u]) }}{% endfor %}{{ t.n }}{% endfor %}",
-           "bdcae");
-    expect("{% for t in " TREE " recursive %}{{ x }}{% set x = t.n %}{{ loop(t.k or []) }}{{ x }}"
-           "{% endfor %}",
-           "bdcae");
-    expect_error("{% for t in [1] %}{{ loop([]) }}{% endfor %}", ERR_ROW, "marked recursive");
-    expect_error("{% for t in [1] recursive %}{{ loop(5) }}{% endfor %}", ERR_ROW, "not iterable");
-    expect_error("{% for t in [1] recursive %}{{ loop() }}{% endfor %}", ERR_ROW, "iterable");
-    expect_error("{% for t in [1] recursive %}{{ loop([1]) }}{% endfor %}", ERR_ROW,
-                 "nested too deeply");
-    expect_error("{% for t in [1, 1] recursive %}{{ loop([1, 1]) if loop.depth < 60 }}{% endfor %}",
-                 ERR_ROW, "steps");
-}
-
-#define PAIRS "[{'k': 'x', 'v': 1}, {'k': 'y', 'v': 2}, {'k': 'X', 'v': 3}]"
-
-static void test_series(void **state)
-{
-    (void)state;
-    expect("{% for g in " PAIRS
-           "|groupby('k') %}{{ g.grouper }}{{ g.list|map(attribute='v')|list }}"
-           "{{ g[0] }};{% endfor %}",
-           "x[1, 3]x;y[2]y;");
-    expect("{% for k, l in " PAIRS "|groupby('k', case_sensitive=true) %}{{ k }}{{ l|length }}"
-           "{% endfor %}{{ [{}, {'a': 1}]|groupby('a', default=1)|length }}{{ (1, 2).list }}",
-           "X1x1y11");
-    expect("{{ [{'k': 'X'}, {'k': 'x'}]|groupby('k')|map('first')|join }}", "X");
-    expect_error("{{ [{}, {'a': 1}]|groupby('a') }}", ERR_ROW, "is undefined");
-    expect("{{ range(7)|slice(3)|list }}{{ [1]|slice(2, 'x')|list }}",
-           "[[0, 1, 2], [3, 4], [5, 6]][[1], ['x']]");
-    expect_error("{{ [1]|slice(0)|list }}", ERR_ROW, "number of lists");
-    expect("{{ [{'a': 2, 'b': 'x'}, {'a': 1, 'b': 'y'}, {'a': 1, 'b': 'A'}]|sort(attribute='a,b')"
-           "|map(attribute='b')|join }}",
-           "Ayx");
     expect("{{ [{'a': 2}, {'a': 1}]|sort(attribute='b')|map(attribute='a')|list }}", "[2, 1]");
+    expect("{{ [{'a': 2}, {'a': 1}]|sort(attribute='a')|map(attribute='a')|list }}", "[1, 2]");
+    expect("{{ ['b', 'A', 'a']|unique|join }}{{ ['b', 'A']|min }}{{ {'b': 1, 'A': 2}|dictsort }}",
+           "bAA[('A', 2), ('b', 1)]");
+    expect("{{ ' a  b '.split() }}{{ 'a,b,c'.split(',', 1) }}{{ 'a\nb\r\n'.splitlines() }}",
+           "['a', 'b']['a', 'b,c']['a', 'b']");
+    expect("{{ '{}-{1}'.format(1) if false }}{{ '{}{n}{{}}'.format('h\xc3\xa9', n=2) }}",
+           "h\xc3\xa9"
+           "2{}");
+    expect_error("{{ '{:>5}'.format(1) }}", ERR_ROW, "widths and types are not supported");
+    expect_error("{{ '{} {0}'.format(1) }}", ERR_ROW, "cannot mix");
+    expect_error("{{ '{9}'.format(1) }}", ERR_ROW, "too few values");
+    expect_error("{{ '}'.format(1) }}", ERR_ROW, "a lone '}'");
+    expect("{{ \"they're x-ray\".title() }}|{{ \"they're x-ray\"|title }}|{{ 'aB'|capitalize }}",
+           "They'Re X-Ray|They're X-Ray|Ab");
+    expect("{{ ('<'|safe) + '<' }}{{ '<'|e }}{{ 'a-b'|replace('-', '') }}", "<&lt;&lt;ab");
+    expect_error("{{ 'a'|replace('', 'b') }}", ERR_ROW, "non-empty");
 }
 
-static void test_text_filters(void **state)
+/* What Jinja has and no model's template uses is refused by name. */
+static void test_left_out(void **state)
 {
     (void)state;
-    expect(
-        "{{ 'ab'|center(5) }}|{{ 'abc'.center(6, '-') }}|{{ 'x'.ljust(3, '.') }}|{{ 'x'.rjust(3) "
-        "}}|{{ '-7'.zfill(4) }}|{{ 'abc'.zfill(2) }}",
-        "  ab |-abc--|x..|  x|-007|abc");
-    expect("{{ 'abcabc'.find('c', 3) }}{{ 'abcabc'.rfind('a', 0, -1) }}{{ 'abc'.find('', 4) }}"
-           "{{ 'h\xc3\xa9h\xc3\xa9'.index('\xc3\xa9', 2) }}{{ 'aXaXa'.count('a', 1) }}"
-           "{{ 'abc'.startswith('b', 1) }}{{ 'abc'.endswith('b', 0, 2) }}{{ 'abc'.startswith('', "
-           "4) }}",
-           "53-132TrueTrueFalse");
-    expect_error("{{ 'abc'.index('a', 1) }}", ERR_ROW, "not found in the string");
-    expect_error("{{ 'a'.ljust(3, 'xy') }}", ERR_ROW, "one character");
-    expect("{{ 'foo bar baz qux'|truncate(9) }}|{{ 'foo bar baz qux'|truncate(9, true) }}|"
-           "{{ 'foo bar baz qux'|truncate(11) }}|"
-           "{{ 'h\xc3\xa9h\xc3\xa9'|truncate(3, true, '-', 0) }}",
-           "foo...|foo ba...|foo bar baz qux|h\xc3\xa9-");
-    expect_error("{{ 'abc'|truncate(2) }}", ERR_ROW, "at least 3");
-    expect("{{ 'one two_x 3  \xc3\xa9-f'|wordcount }}{{ ''|wordcount }}", "50");
-    expect("{{ '<'|e|forceescape }}{{ ('<'|e) is escaped }}{{ '<' is escaped }}",
-           "&amp;lt;TrueFalse");
-    expect("{{ messages[0]|attr('role') is defined }}{{ (' a '|attr('strip'))() }}", "Falsea");
-    expect("{{ 'upper' is filter }}{{ 'odd' is filter }}{{ 'odd' is test }}{{ 1 is test }}",
-           "TrueFalseTrueFalse");
+    static const struct {
+        const char *text, *part;
+        enum err e;
+    } left_out[] = {
+        {"{{ [1]|groupby('a') }}", "unknown filter 'groupby'", ERR_INPUT},
+        {"{{ 'a'|center(5) }}", "unknown filter 'center'", ERR_INPUT},
+        {"{{ 'a' is callable }}", "unknown test 'callable'", ERR_INPUT},
+        {"{{ 'a'.center(5) }}", "'center' is undefined", ERR_ROW},
+        {"{{ '%s' % 1 }}", "str % int does not work", ERR_ROW},
+        {"{{ [1] * 2 }}", "list * int does not work", ERR_ROW},
+        {"{{ 2 ** 2 }}", "expected an expression, found '*'", ERR_INPUT},
+        {"{{ range(*[1]) }}", "expected an expression, found '*'", ERR_INPUT},
+        {"{{ dict() }}", "'dict' is undefined", ERR_ROW},
+        {"{% for x in [1] recursive %}{% endfor %}", "found 'recursive'", ERR_INPUT},
+        {"{% for x in [1] %}{{ loop(1) }}{% endfor %}", "loop is not a function", ERR_ROW},
+        {"{% call m() %}{% endcall %}", "tag {% call %}", ERR_INPUT},
+        {"{% with a = 1 %}{% endwith %}", "tag {% with %}", ERR_INPUT},
+    };
+    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+        expect_error(left_out[i].text, left_out[i].e, left_out[i].part);
 }
 
 /* Variables of the caller: over the tokens, under what has a place of its own. */
@@ -312,7 +297,7 @@ static void test_sandbox(void **state)
                  "'__class__' is refused");
     expect_error("{{ messages['__class__'] }}", ERR_ROW, "'__class__' is refused");
     expect_error("{{ range.__init__ }}", ERR_ROW, "'__init__' is refused");
-    expect_error("{{ '{0.__class__}'.format(1) }}", ERR_ROW, "field");
+    expect_error("{{ '{0.__class__}'.format(1) }}", ERR_ROW, "no value for");
     expect_error("{{ messages|map(attribute='__class__')|list }}", ERR_ROW,
                  "'__class__' is refused");
 }
@@ -370,7 +355,7 @@ static void test_depth(void **state)
 static void test_limits(void **state)
 {
     (void)state;
-    expect_error("{{ range(10 ** 9) }}", ERR_ROW, "range() of more than 100000 items");
+    expect_error("{{ range(1000000000) }}", ERR_ROW, "range() of more than 100000 items");
     expect_error("{{ range(-9223372036854775807, 9223372036854775807) }}", ERR_ROW,
                  "range() of more");
     expect_error("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
@@ -378,8 +363,7 @@ static void test_limits(void **state)
     expect_error(
         "{% for a in range(9999) %}{% for b in range(9999) if a == -1 %}{% endfor %}{% endfor %}",
         ERR_ROW, "steps");
-    expect_error("{{ 'a' * 10 ** 18 }}", ERR_ROW, "steps");
-    expect_error("{{ [[]] * 10 ** 18 }}", ERR_ROW, "steps");
+    expect_error("{{ 'a' * 1000000000000000000 }}", ERR_ROW, "steps");
     expect_error("{{ 'a' * (16 * 1048576) }}", ERR_ROW, "more than 16 MiB of memory");
     expect_error("{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x "
                  "%}{% endfor %}",
@@ -392,17 +376,24 @@ static void test_limits(void **state)
                  ERR_ROW, "");
     expect_error("{% for i in range(99999) %}{{ 'a' * 1000 }}{% endfor %}", ERR_ROW,
                  "longer than 1048576 bytes");
-    expect_error("{{ '%2000d' % 1 }}", ERR_ROW, "width");
-    expect_error("{{ '{:99999999999999999999}'.format(1) }}", ERR_ROW, "width");
+    expect_error("{{ '{99999999999999999999}'.format(1) }}", ERR_ROW, "no value for");
+    expect_error("{{ 'a'|indent(1000000000) }}{{ 'a\nb'|indent(1000000000) }}", ERR_ROW, "16 MiB");
+    expect_error("{{ [1]|tojson(indent=1001) }}", ERR_ROW, "an indent of more than 1000");
     expect_error("{{ strftime_now('%9999999d') }}", ERR_ROW, "too long");
     /* work that is large per node is paid by its size: else each of these takes hours */
-    static const char *const slow[] = {
-        "s.rfind(p)",          "s.strip(p)",      "s|trim(p)",
-        "s.rsplit(p)",         "s.rpartition(p)", "q|tojson",
-        "s.replace('a', 'b')", "s ~ s",           "strftime_now('%c')",
-        "s == s ~ ''",         "s|length",        "s|list|length",
-        "s|truncate(9)",       "s|wordcount",     "s.center(9)",
-        "s.zfill(9)",          "r|slice(1)|list", "loop.cycle(*r)"};
+    static const char *const slow[] = {"s.strip(p)",
+                                       "s|trim(p)",
+                                       "s.split(p)",
+                                       "s.splitlines()",
+                                       "s.replace('a', 'b')",
+                                       "s ~ s",
+                                       "strftime_now('%c')",
+                                       "s == s ~ ''",
+                                       "s|length",
+                                       "s|list|length",
+                                       "q|tojson",
+                                       "s.title()",
+                                       "'a'|indent(9999, true)"};
     for (size_t i = 0; i < sizeof slow / sizeof *slow; i += (size_t)sweep(3, 1)) {
         char text[512];
         snprintf(text, sizeof text,
@@ -472,20 +463,24 @@ static void test_kept_values(void **state)
            "endfor %}"
            "{{ 'z' * 50 }}{{ ns.m }}",
            "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz<2>");
-    expect("{% for i in 'aab' %}{{ loop.changed(i ~ 'q') }}{{ 'w' * 9 }}{% endfor %}",
-           "TruewwwwwwwwwFalsewwwwwwwwwTruewwwwwwwww");
 }
 
 /* A text that outgrows its 64 bytes moves to a larger place with all of its bytes when another
- * value was made behind it, as each {!r} does here. */
+ * value was made behind it, as each 'v' ~ i does here. */
 static void test_texts_that_move(void **state)
 {
     (void)state;
-    char want[40 * 8 + 1];
+    char want[40 * 5 + 16];
     for (int i = 0; i < 40; i++)
-        snprintf(want + i * 8, 9, "'a%02d',b-", i % 3);
-    expect("{{ ('{0!r},b-{1!r},b-{2!r},b-' * 13 ~ '{0!r},b-').format('a00', 'a01', 'a02') }}",
-           want);
+        snprintf(want + i * 5, sizeof want - (size_t)i * 5, "v%d,b", i + 10);
+    expect(
+        "{% macro v(i) %}{{ 'v' ~ i ~ ',b' }}{% endmacro %}"
+        "{% set ns = namespace(t='') %}{{ '' ~ v(10) ~ v(11) ~ v(12) ~ v(13) ~ v(14) ~ v(15) "
+        "~ v(16) ~ v(17) ~ v(18) ~ v(19) ~ v(20) ~ v(21) ~ v(22) ~ v(23) ~ v(24) ~ v(25) ~ v(26) "
+        "~ v(27) ~ v(28) ~ v(29) ~ v(30) ~ v(31) ~ v(32) ~ v(33) ~ v(34) ~ v(35) ~ v(36) ~ v(37) "
+        "~ v(38) ~ v(39) ~ v(40) ~ v(41) ~ v(42) ~ v(43) ~ v(44) ~ v(45) ~ v(46) ~ v(47) ~ v(48) "
+        "~ v(49) }}",
+        want);
 }
 
 static void test_deep_json(void **state)
@@ -534,7 +529,6 @@ static const char *const SPLICES[] = {
     ",",
     ":",
     "~",
-    "**",
     "//",
     " if ",
     " else ",
@@ -561,21 +555,12 @@ static const char *const SPLICES[] = {
     "|string",
     "|safe",
     "|e",
-    "*x",
-    "**x",
-    " recursive ",
-    "loop(x)",
-    "|groupby('a')",
-    "|slice(2)",
-    "|attr('x')",
-    "|truncate(4)",
     ".items()",
     "ns",
     "m",
     "show",
     "x",
     "messages",
-    "%s",
     "*",
     "\xc3\xa9",
     "\n",
@@ -588,7 +573,6 @@ static const char *const SPLICES[] = {
     "|join",
     "|indent",
     "break",
-    "caller()",
 };
 
 /* One template with a few seeded edits: whatever it does, it ends in OK or an error of its own. */
@@ -670,34 +654,23 @@ static void test_rich(void **state)
     assert_non_null(strstr(out_text, "X=[1,2.5,TRUE,NONE];")
                         ? out_text
                         : strstr(out_text, "x=[1,2.5,TRUE,NONE];"));
-    assert_non_null(strstr(out_text, "['assistant', 'system', 'tool', 'user']   1|b[('a', (1, "
-                                     "2500.0, None)), ('b', 1)][2, 5, 8]True"));
+    assert_non_null(strstr(out_text, "['assistant', 'system', 'tool', 'user']b|1[('a', (1, 2500.0, "
+                                     "None)), ('b', 1)][2, 5, 8]True"));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chatml),
-        cmocka_unit_test(test_features),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_recursive_loops),
-        cmocka_unit_test(test_series),
-        cmocka_unit_test(test_text_filters),
-        cmocka_unit_test(test_extra),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_user_text),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_sandbox),
-        cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_long_template),
-        cmocka_unit_test(test_long_conversation),
-        cmocka_unit_test(test_kept_values),
-        cmocka_unit_test(test_texts_that_move),
-        cmocka_unit_test(test_deep_json),
-        cmocka_unit_test(test_rich),
-        cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_truncations),
+        cmocka_unit_test(test_chatml),        cmocka_unit_test(test_features),
+        cmocka_unit_test(test_calls),         cmocka_unit_test(test_lists_and_text),
+        cmocka_unit_test(test_left_out),      cmocka_unit_test(test_extra),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_user_text),
+        cmocka_unit_test(test_errors),        cmocka_unit_test(test_sandbox),
+        cmocka_unit_test(test_depth),         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_long_template), cmocka_unit_test(test_long_conversation),
+        cmocka_unit_test(test_kept_values),   cmocka_unit_test(test_texts_that_move),
+        cmocka_unit_test(test_deep_json),     cmocka_unit_test(test_rich),
+        cmocka_unit_test(test_mutations),     cmocka_unit_test(test_truncations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

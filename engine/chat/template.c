@@ -109,9 +109,8 @@ static struct tv global_function(struct tv name)
     static const char *const names[] = {[TE_RAISE] = "raise_exception",
                                         [TE_STRFTIME] = "strftime_now",
                                         [TE_NAMESPACE] = "namespace",
-                                        [TE_RANGE] = "range",
-                                        [TE_DICT] = "dict"};
-    for (int i = 0; i <= TE_DICT; i++) {
+                                        [TE_RANGE] = "range"};
+    for (int i = 0; i < TE_N; i++) {
         if (tv_is_str(name, names[i]))
             return (struct tv){.kind = TV_GLOBAL, .u.i = i};
     }
@@ -156,17 +155,12 @@ static enum err set_globals(struct te *e, const struct template_input *in)
     void *globals;
     TRY(tv_take(&e->m, t->n_names, sizeof(struct tv), &globals));
     e->globals = globals;
-    e->name_loop = e->name_varargs = e->name_kwargs = e->name_caller = -1;
+    e->name_loop = -1;
     for (int32_t i = 0; i < t->n_names; i++) {
         struct tv name = tv_str(t->text + t->names[i].at, t->names[i].n);
         TRY(global_value(e, in, name, &e->globals[i]));
-        int32_t *special = tv_is_str(name, "loop")      ? &e->name_loop
-                           : tv_is_str(name, "varargs") ? &e->name_varargs
-                           : tv_is_str(name, "kwargs")  ? &e->name_kwargs
-                           : tv_is_str(name, "caller")  ? &e->name_caller
-                                                        : NULL;
-        if (special)
-            *special = i;
+        if (tv_is_str(name, "loop"))
+            e->name_loop = i;
     }
     return OK;
 }

@@ -35,7 +35,7 @@ struct template *template_broken(const char *why);
 const char *template_why(const struct template *t);
 
 /* What a template sees, all borrowed for the call. Besides these: `documents` (null unless in
- * extra), raise_exception, strftime_now, namespace, range and dict. */
+ * extra), raise_exception, strftime_now, namespace and range. */
 struct template_input {
     const json_t *messages;    // array
     const json_t *tools;       // array, or NULL: the template sees none

@@ -7,7 +7,9 @@
 
 #include "engine/chat/template_value.h"
 
-#define TC_PARAMS_MAX 5
+#define TC_PARAMS_MAX 3
+
+enum tc_compare { TC_EQ, TC_NE, TC_LT, TC_LE, TC_GT, TC_GE, TC_IN, TC_NOT_IN };
 
 struct tc_kwarg {
     const char *name; // borrowed: the template
@@ -35,6 +37,10 @@ int tc_is_absent(struct tv v);
 /* v as an int, or `fallback` when absent. ERR_ROW for anything else. */
 enum err tc_int(struct tv_mem *m, struct tv v, int64_t fallback, int64_t *out);
 
+/* A filter or method of bound arguments, and of arguments as they come. */
+typedef enum err tc_plain(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out);
+typedef enum err tc_any(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out);
+
 int tc_filter_find(const char *name, int64_t n); // or -1
 int tc_test_find(const char *name, int64_t n);   // or -1
 enum err tc_filter(struct tv_mem *m, int id, struct tv in, const struct tc_args *args,
@@ -51,26 +57,34 @@ enum err tc_slice(struct tv_mem *m, struct tv object, struct tv from, struct tv 
 enum err tc_method(struct tv_mem *m, const struct tv_bound *bound, const struct tc_args *args,
                    struct tv *out);
 
+/* `op` is the operator's character, or TOK_OP2('/', '/'). */
 enum err tc_binary(struct tv_mem *m, int op, struct tv a, struct tv b, struct tv *out);
 enum err tc_negate(struct tv_mem *m, struct tv a, int sign, struct tv *out);
+enum err tc_compare(struct tv_mem *m, enum tc_compare op, struct tv a, struct tv b, int *out);
 
-/* "..." % value, "...".format(args) and strftime of seconds since 1970 in UTC. */
-enum err tc_format_percent(struct tv_mem *m, struct tv format, struct tv value, struct tv *out);
-enum err tc_format_braces(struct tv_mem *m, struct tv format, const struct tc_args *args,
-                          struct tv *out);
+/* The time, seconds since 1970, in UTC. */
 enum err tc_strftime(struct tv_mem *m, struct tv format, int64_t epoch, struct tv *out);
 
-/* Pieces that filters and methods share. */
+/* Pieces that filters and methods share; s is a string. */
+enum err tc_need_str(struct tv_mem *m, struct tv v);
 enum err tc_upper(struct tv_mem *m, struct tv s, struct tv *out);
 enum err tc_lower(struct tv_mem *m, struct tv s, struct tv *out);
 enum err tc_capitalize(struct tv_mem *m, struct tv s, struct tv *out);
+/* Upper case for letters behind what is no letter; or, as the filter does, behind white space and
+ * - ( { [ <. Lower case elsewhere. */
+enum err tc_title(struct tv_mem *m, struct tv s, int after_space, struct tv *out);
+/* Without white space, or without `chars`, at the ends that `side` names. */
+enum err tc_strip(struct tv_mem *m, struct tv s, struct tv chars, enum tt_side side,
+                  struct tv *out);
+/* The first `count` of `from` become `to` (-1: all). */
 enum err tc_replace(struct tv_mem *m, struct tv s, struct tv from, struct tv to, int64_t count,
                     struct tv *out);
-/* s with `fill`, one character, on the sides named: at least `width` characters. */
-enum err tc_pad(struct tv_mem *m, struct tv s, struct tv width, struct tv fill, enum tt_side side,
-                struct tv *out);
-enum err tc_lines(struct tv_mem *m, struct tv s, int keep_ends, struct tv *out);
+/* A list of the pieces between separators (absent or none: white space), cut at most `limit` times
+ * (-1: always). */
+enum err tc_split(struct tv_mem *m, struct tv s, struct tv sep, int64_t limit, struct tv *out);
+enum err tc_lines(struct tv_mem *m, struct tv s, struct tv *out);
 enum err tc_escape(struct tv_mem *m, struct tv s, struct tv *out);
-int tc_is_case(struct tv s, int upper); // str.isupper, str.islower
+/* "{} {0} {name}".format(...). */
+enum err tc_format(struct tv_mem *m, struct tv format, const struct tc_args *args, struct tv *out);
 
 #endif

@@ -1,8 +1,7 @@
 /* engine/chat/template_check.c - the tests: value is name(args).
  *
- * Owns: TESTS, all of Jinja's own.
- * The one fact: a bool is a number, a dict is a sequence, and undefined is iterable: as Python
- * says. */
+ * Owns: TESTS, those of Jinja's that chat templates use. The one fact: a bool is a number, a dict
+ * is a sequence, and undefined is iterable, as in Python. */
 #include "engine/chat/template_call.h"
 
 enum check {
@@ -19,28 +18,15 @@ enum check {
     IS_MAPPING,
     IS_SEQUENCE,
     IS_ITERABLE,
-    IS_CALLABLE,
-    IS_LOWER,
-    IS_UPPER,
-    IS_ESCAPED,
-    IS_FILTER,
-    IS_TEST,
     IS_ODD,
     IS_EVEN,
-    IS_SAME, // this and what follows take one argument
-    IS_DIVISIBLE,
-    IS_IN,
-    IS_EQ,
-    IS_NE,
-    IS_LT,
-    IS_LE,
-    IS_GT,
-    IS_GE,
+    IS_DIVISIBLE, // this and what follows take one argument
+    IS_COMPARED,  // and an enum tc_compare on top
 };
 
 static const struct {
     const char *name;
-    enum check check;
+    int check;
 } TESTS[] = {
     {"defined", IS_DEFINED},
     {"undefined", IS_UNDEFINED},
@@ -55,32 +41,25 @@ static const struct {
     {"mapping", IS_MAPPING},
     {"sequence", IS_SEQUENCE},
     {"iterable", IS_ITERABLE},
-    {"callable", IS_CALLABLE},
-    {"lower", IS_LOWER},
-    {"upper", IS_UPPER},
-    {"escaped", IS_ESCAPED},
-    {"filter", IS_FILTER},
-    {"test", IS_TEST},
     {"odd", IS_ODD},
     {"even", IS_EVEN},
-    {"sameas", IS_SAME},
     {"divisibleby", IS_DIVISIBLE},
-    {"in", IS_IN},
-    {"eq", IS_EQ},
-    {"==", IS_EQ},
-    {"equalto", IS_EQ},
-    {"ne", IS_NE},
-    {"!=", IS_NE},
-    {"lt", IS_LT},
-    {"<", IS_LT},
-    {"lessthan", IS_LT},
-    {"le", IS_LE},
-    {"<=", IS_LE},
-    {"gt", IS_GT},
-    {">", IS_GT},
-    {"greaterthan", IS_GT},
-    {"ge", IS_GE},
-    {">=", IS_GE},
+    {"in", IS_COMPARED + TC_IN},
+    {"eq", IS_COMPARED + TC_EQ},
+    {"==", IS_COMPARED + TC_EQ},
+    {"equalto", IS_COMPARED + TC_EQ},
+    {"ne", IS_COMPARED + TC_NE},
+    {"!=", IS_COMPARED + TC_NE},
+    {"lt", IS_COMPARED + TC_LT},
+    {"<", IS_COMPARED + TC_LT},
+    {"lessthan", IS_COMPARED + TC_LT},
+    {"le", IS_COMPARED + TC_LE},
+    {"<=", IS_COMPARED + TC_LE},
+    {"gt", IS_COMPARED + TC_GT},
+    {">", IS_COMPARED + TC_GT},
+    {"greaterthan", IS_COMPARED + TC_GT},
+    {"ge", IS_COMPARED + TC_GE},
+    {">=", IS_COMPARED + TC_GE},
 };
 
 int tc_test_find(const char *name, int64_t n)
@@ -92,48 +71,14 @@ int tc_test_find(const char *name, int64_t n)
     return -1;
 }
 
-static int is_iterable(struct tv v)
-{
-    return v.kind == TV_UNDEFINED || v.kind == TV_STR || v.kind == TV_LIST || v.kind == TV_DICT ||
-           v.kind == TV_LOOP;
-}
-
-/* Remainder of v by a number, compared with `want`. */
+/* Is the remainder of v by a number equal to `want`? */
 static enum err check_rest(struct tv_mem *m, struct tv v, struct tv by, int64_t want, int *out)
 {
-    struct tv rest, missing = v.kind == TV_UNDEFINED ? v : by;
-    if (missing.kind == TV_UNDEFINED && v.kind != TV_STR)
-        return tv_fail(m, "'%.*s' is undefined", (int)missing.n, missing.u.s);
+    struct tv rest;
+    if (v.kind == TV_UNDEFINED || by.kind == TV_UNDEFINED)
+        return tv_fail_undefined(m, v.kind == TV_UNDEFINED ? v : by);
     TRY(tc_binary(m, '%', v, by, &rest));
     return tv_equal(m, rest, tv_int(want), out);
-}
-
-static enum err check_case(struct tv_mem *m, struct tv v, int upper, int *out)
-{
-    TRY(tv_to_str(m, v, &v));
-    TRY(tv_pay(m, v.n / 64));
-    *out = tc_is_case(v, upper);
-    return OK;
-}
-
-static enum err check_order(struct tv_mem *m, enum check check, struct tv a, struct tv b, int *out)
-{
-    int order;
-    TRY(tv_order(m, a, b, &order));
-    *out = order == 2       ? 0
-           : check == IS_LT ? order < 0
-           : check == IS_LE ? order <= 0
-           : check == IS_GT ? order > 0
-                            : order >= 0;
-    return OK;
-}
-
-static enum err check_same(struct tv a, struct tv b, int *out)
-{
-    int scalar = a.kind == TV_NONE || a.kind == TV_BOOL || a.kind == TV_INT;
-    *out =
-        a.kind == b.kind && (a.kind == TV_NONE || (scalar ? a.u.i == b.u.i : a.u.ptr == b.u.ptr));
-    return OK;
 }
 
 /* Tests of the value alone. */
@@ -165,53 +110,24 @@ static int check_kind(enum check check, struct tv v)
     case IS_SEQUENCE:
         return v.kind == TV_UNDEFINED || v.kind == TV_STR || v.kind == TV_DICT ||
                (v.kind == TV_LIST && v.sub <= TV_SEQ_RANGE);
-    case IS_ITERABLE:
-        return is_iterable(v);
-    case IS_ESCAPED:
-        return v.kind == TV_STR && v.sub;
-    case IS_FILTER:
-        return v.kind == TV_STR && tc_filter_find(v.u.s, v.n) >= 0;
-    case IS_TEST:
-        return v.kind == TV_STR && tc_test_find(v.u.s, v.n) >= 0;
-    default: // IS_CALLABLE
-        return v.kind == TV_MACRO || v.kind == TV_METHOD || v.kind == TV_GLOBAL ||
-               v.kind == TV_UNDEFINED || v.kind == TV_LOOP;
+    default: // IS_ITERABLE
+        return v.kind == TV_UNDEFINED || v.kind == TV_STR || v.kind == TV_LIST ||
+               v.kind == TV_DICT || v.kind == TV_LOOP;
     }
 }
 
 enum err tc_test(struct tv_mem *m, int id, struct tv in, const struct tc_args *args, int *out)
 {
-    enum check check = TESTS[id].check;
-    int wants = check >= IS_SAME;
+    int check = TESTS[id].check, wants = check >= IS_DIVISIBLE;
     if (args->n_pos != wants || args->n_named)
         return tv_fail(m, "the test %s takes %s", TESTS[id].name,
                        wants ? "one argument" : "no arguments");
-    struct tv other = wants ? args->pos[0] : tv_none();
-    switch (check) {
-    case IS_LOWER:
-    case IS_UPPER:
-        return check_case(m, in, check == IS_UPPER, out);
-    case IS_ODD:
-    case IS_EVEN:
+    if (check >= IS_COMPARED)
+        return tc_compare(m, (enum tc_compare)(check - IS_COMPARED), in, args->pos[0], out);
+    if (check == IS_DIVISIBLE)
+        return check_rest(m, in, args->pos[0], 0, out);
+    if (check == IS_ODD || check == IS_EVEN)
         return check_rest(m, in, tv_int(2), check == IS_ODD, out);
-    case IS_SAME:
-        return check_same(in, other, out);
-    case IS_DIVISIBLE:
-        return check_rest(m, in, other, 0, out);
-    case IS_IN:
-        return tv_contains(m, other, in, out);
-    case IS_EQ:
-    case IS_NE:
-        TRY(tv_equal(m, in, other, out));
-        *out ^= check == IS_NE;
-        return OK;
-    case IS_LT:
-    case IS_LE:
-    case IS_GT:
-    case IS_GE:
-        return check_order(m, check, in, other, out);
-    default:
-        *out = check_kind(check, in);
-        return OK;
-    }
+    *out = check_kind((enum check)check, in);
+    return OK;
 }

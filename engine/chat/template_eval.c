@@ -21,88 +21,27 @@ struct tv te_lookup(struct te *e, int32_t name)
     return e->globals[name];
 }
 
-static enum err undefined_fail(const struct te *e, struct tv v)
-{
-    if (v.sub == TV_UNSAFE)
-        return tv_fail(&e->m, "'%.*s' is refused: it would change its object", (int)v.n, v.u.s);
-    return tv_fail(&e->m, "'%.*s' is undefined", (int)v.n, v.u.s);
-}
-
-/* *list: its items behind the other positions. */
-static enum err spread_list(struct te *e, struct tv list, struct tc_args *args)
-{
-    struct tv *items;
-    int64_t n;
-    void *pos;
-    TRY(tv_walk(&e->m, list, &items, &n));
-    TRY(tv_pay(&e->m, n / 8));
-    TRY(tv_take(&e->m, args->n_pos + n, sizeof(struct tv), &pos));
-    if (args->n_pos)
-        memcpy(pos, args->pos, (size_t)args->n_pos * sizeof(struct tv));
-    if (n)
-        memcpy((struct tv *)pos + args->n_pos, items, (size_t)n * sizeof(struct tv));
-    args->pos = pos;
-    args->n_pos += (int)n;
-    return OK;
-}
-
-/* **dict: its pairs behind the other names. */
-static enum err spread_dict(struct te *e, struct tv v, struct tc_args *args)
-{
-    void *named;
-    if (v.kind == TV_UNDEFINED)
-        return undefined_fail(e, v);
-    if (v.kind != TV_DICT)
-        return tv_fail(&e->m, "** needs a mapping, not %s", tv_type_name(v));
-    const struct tv_dict *d = v.u.dict;
-    TRY(tv_take(&e->m, args->n_named + d->n, sizeof(struct tc_kwarg), &named));
-    if (args->n_named)
-        memcpy(named, args->named, (size_t)args->n_named * sizeof(struct tc_kwarg));
-    args->named = named;
-    for (int64_t i = 0; i < d->n; i++) {
-        struct tv key = d->pairs[i].key;
-        if (key.kind != TV_STR)
-            return tv_fail(&e->m, "** needs keys that are strings, not %s", tv_type_name(key));
-        TRY(tv_pay(&e->m, 1 + args->n_named / 16));
-        for (int k = 0; k < args->n_named; k++) {
-            if (args->named[k].n == key.n && !memcmp(args->named[k].name, key.u.s, (size_t)key.n))
-                return tv_fail(&e->m, "two values for the argument '%.*s'", (int)min_i64(key.n, 64),
-                               key.u.s);
-        }
-        args->named[args->n_named++] =
-            (struct tc_kwarg){key.u.s, (int32_t)key.n, d->pairs[i].value};
-    }
-    return OK;
-}
-
-/* Of a TN_KWARG or TN_SPREAD. */
-static enum err named_arg(struct te *e, const struct tn *n, struct tc_args *args)
-{
-    struct tv value;
-    TRY(te_eval(e, n->a, &value));
-    if (n->type == TN_SPREAD)
-        return (n->op ? spread_dict : spread_list)(e, value, args);
-    args->named[args->n_named++] = (struct tc_kwarg){e->t->text + n->u.text.at, n->u.text.n, value};
-    return OK;
-}
-
 enum err te_args(struct te *e, int32_t first, struct tc_args *args)
 {
     const struct tn *nodes = e->t->nodes;
     int n_pos = 0, n_named = 0;
     void *pos, *named;
     for (int32_t i = first; i >= 0; i = nodes[i].next) {
-        n_pos += nodes[i].type != TN_KWARG && nodes[i].type != TN_SPREAD;
+        n_pos += nodes[i].type != TN_KWARG;
         n_named += nodes[i].type == TN_KWARG;
     }
     TRY(tv_take(&e->m, n_pos, sizeof(struct tv), &pos));
     TRY(tv_take(&e->m, n_named, sizeof(struct tc_kwarg), &named));
     *args = (struct tc_args){.pos = pos, .named = named};
     for (int32_t i = first; i >= 0; i = nodes[i].next) {
-        if (nodes[i].type == TN_KWARG || nodes[i].type == TN_SPREAD)
-            TRY(named_arg(e, &nodes[i], args));
-        else
+        const struct tn *n = &nodes[i];
+        if (n->type != TN_KWARG) {
             TRY(te_eval(e, i, &args->pos[args->n_pos++]));
+            continue;
+        }
+        struct tc_kwarg *k = &args->named[args->n_named++];
+        *k = (struct tc_kwarg){.name = e->t->text + n->u.text.at, .n = n->u.text.n};
+        TRY(te_eval(e, n->a, &k->value));
     }
     return OK;
 }
@@ -136,41 +75,18 @@ static enum err call_range(struct te *e, const struct tc_args *args, struct tv *
     return OK;
 }
 
-/* namespace(a=1) and dict(a=1), both also of a mapping or of pairs. */
-static enum err call_dict(struct te *e, const struct tc_args *args, int is_namespace,
-                          struct tv *out)
+static enum err call_namespace(struct te *e, const struct tc_args *args, struct tv *out)
 {
-    TRY(tv_dict_new(&e->m, 8, out));
-    struct tv_dict *d = out->u.dict;
-    if (args->n_pos > 1)
-        return tv_fail(&e->m, "%s() takes one mapping", is_namespace ? "namespace" : "dict");
-    if (args->n_pos && args->pos[0].kind == TV_DICT) {
-        for (int64_t i = 0; i < args->pos[0].u.dict->n; i++) {
-            const struct tv_pair *pair = &args->pos[0].u.dict->pairs[i];
-            TRY(tv_dict_set(&e->m, d, pair->key, pair->value));
-        }
-    } else if (args->n_pos) {
-        struct tv *items, *pair;
-        int64_t n, n_pair;
-        TRY(tv_walk(&e->m, args->pos[0], &items, &n));
-        for (int64_t i = 0; i < n; i++) {
-            TRY(tv_walk(&e->m, items[i], &pair, &n_pair));
-            if (n_pair != 2)
-                return tv_fail(&e->m, "a mapping is made of pairs");
-            TRY(tv_dict_set(&e->m, d, pair[0], pair[1]));
-        }
-    }
+    if (args->n_pos)
+        return tv_fail(&e->m, "namespace() takes named values");
+    TRY(tv_dict_new(&e->m, args->n_named, out));
     for (int i = 0; i < args->n_named; i++) {
         const struct tc_kwarg *k = &args->named[i];
-        TRY(tv_dict_set(&e->m, d, tv_str(k->name, k->n), k->value));
-    }
-    if (!is_namespace)
-        return OK;
-    out->kind = TV_NAMESPACE;
-    for (int64_t i = 0; i < d->n; i++) {
-        if (d->pairs[i].key.kind == TV_STR && d->pairs[i].key.n && d->pairs[i].key.u.s[0] == '_')
+        if (k->name[0] == '_')
             return tv_fail(&e->m, "a namespace cannot hold names that begin with '_'");
+        TRY(tv_dict_set(&e->m, out->u.dict, tv_str(k->name, k->n), k->value));
     }
+    out->kind = TV_NAMESPACE;
     return OK;
 }
 
@@ -181,34 +97,6 @@ static enum err call_raise(struct te *e, const struct tc_args *args)
     TRY(tc_bind(&e->m, "raise_exception", &params, args, &message));
     TRY(tv_to_str(&e->m, message, &message));
     return tv_fail(&e->m, "the template refuses: %.*s", (int)min_i64(message.n, 4096), message.u.s);
-}
-
-static enum err call_cycle(struct te *e, struct te_loop *loop, const struct tc_args *args,
-                           struct tv *out)
-{
-    if (!args->n_pos || args->n_named)
-        return tv_fail(&e->m, "loop.cycle needs items");
-    *out = args->pos[loop->index % args->n_pos];
-    return OK;
-}
-
-static enum err call_changed(struct te *e, struct te_loop *loop, const struct tc_args *args,
-                             struct tv *out)
-{
-    struct tv now;
-    int same = 0;
-    if (args->n_named)
-        return tv_fail(&e->m, "loop.changed takes no named arguments");
-    TRY(tv_list_new(&e->m, TV_SEQ_TUPLE, args->n_pos, &now));
-    for (int i = 0; i < args->n_pos; i++)
-        now.u.list->items[i] = args->pos[i];
-    if (loop->has_changed)
-        TRY(tv_equal(&e->m, loop->last_changed, now, &same));
-    *out = tv_bool(!same);
-    loop->last_changed = now;
-    loop->has_changed = 1;
-    tv_stored(&e->m, loop);
-    return OK;
 }
 
 enum err te_global_call(struct te *e, struct tv function, const struct tc_args *args,
@@ -225,7 +113,7 @@ enum err te_global_call(struct te *e, struct tv function, const struct tc_args *
     case TE_RANGE:
         return call_range(e, args, out);
     default:
-        return call_dict(e, args, function.u.i == TE_NAMESPACE, out);
+        return call_namespace(e, args, out);
     }
 }
 
@@ -234,25 +122,9 @@ enum err te_global_call(struct te *e, struct tv function, const struct tc_args *
 enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int64_t n,
                       struct tv *out)
 {
-    static const char *const names[] = {"index",    "index0",   "first",    "last",      "length",
-                                        "previtem", "nextitem", "revindex", "revindex0", "depth",
-                                        "depth0",   "cycle",    "changed"};
-    enum {
-        INDEX,
-        INDEX0,
-        FIRST,
-        LAST,
-        LENGTH,
-        PREV,
-        NEXT,
-        REV,
-        REV0,
-        DEPTH,
-        DEPTH0,
-        CYCLE,
-        CHANGED,
-        N
-    };
+    static const char *const names[] = {"index",    "index0",   "first",    "last",     "length",
+                                        "previtem", "nextitem", "revindex", "revindex0"};
+    enum { INDEX, INDEX0, FIRST, LAST, LENGTH, PREV, NEXT, REV, REV0, N };
     int which = 0;
     while (which < N && !tv_is_str(tv_str(name, n), names[which]))
         which++;
@@ -260,46 +132,20 @@ enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int6
     int64_t i = loop->index;
     if (needs_all || which == LAST || which == NEXT)
         TRY(te_loop_fetch(e, loop, needs_all ? loop->n_source : i + 2));
-    switch (which) {
-    case INDEX:
-    case INDEX0:
+    *out = tv_undefined(name, n);
+    if (which == INDEX || which == INDEX0)
         *out = tv_int(i + (which == INDEX));
-        return OK;
-    case FIRST:
-    case LAST:
+    else if (which == FIRST || which == LAST)
         *out = tv_bool(which == FIRST ? i == 0 : i + 1 >= loop->n_items);
-        return OK;
-    case LENGTH:
+    else if (which == LENGTH)
         *out = tv_int(loop->n_items);
-        return OK;
-    case PREV:
-        *out = i > 0 ? loop->items[i - 1] : tv_undefined("loop.previtem", 13);
-        return OK;
-    case NEXT:
-        *out = i + 1 < loop->n_items ? loop->items[i + 1] : tv_undefined("loop.nextitem", 13);
-        return OK;
-    case REV:
-    case REV0:
+    else if (which == PREV && i > 0)
+        *out = loop->items[i - 1];
+    else if (which == NEXT && i + 1 < loop->n_items)
+        *out = loop->items[i + 1];
+    else if (which == REV || which == REV0)
         *out = tv_int(loop->n_items - i - (which == REV0));
-        return OK;
-    case DEPTH:
-    case DEPTH0:
-        *out = tv_int(loop->depth + (which == DEPTH));
-        return OK;
-    case CYCLE:
-    case CHANGED: {
-        void *bound;
-        TRY(tv_take(&e->m, 1, sizeof(struct tv_bound), &bound));
-        *out = (struct tv){.kind = TV_METHOD, .u.bound = bound};
-        *out->u.bound =
-            (struct tv_bound){.self = {.kind = TV_LOOP, .u.ptr = loop},
-                              .method = which == CYCLE ? TE_LOOP_CYCLE : TE_LOOP_CHANGED};
-        return OK;
-    }
-    default:
-        *out = tv_undefined(name, n);
-        return OK;
-    }
+    return OK;
 }
 
 /* --- expressions --- */
@@ -310,8 +156,6 @@ static enum err eval_attr(struct te *e, const struct tn *n, struct tv *out)
     const char *name = e->t->text + n->u.text.at;
     TRY(te_eval(e, n->a, &object));
     e->m.line = n->line;
-    if (object.kind == TV_UNDEFINED)
-        return undefined_fail(e, object);
     if (object.kind == TV_LOOP)
         return te_loop_attr(e, object.u.ptr, name, n->u.text.n, out);
     return tc_attr(&e->m, object, name, n->u.text.n, out);
@@ -323,8 +167,6 @@ static enum err eval_item(struct te *e, const struct tn *n, struct tv *out)
     TRY(te_eval(e, n->a, &object));
     TRY(te_eval(e, n->b, &key));
     e->m.line = n->line;
-    if (object.kind == TV_UNDEFINED)
-        return undefined_fail(e, object);
     if (object.kind == TV_LOOP && key.kind == TV_STR)
         return te_loop_attr(e, object.u.ptr, key.u.s, key.n, out);
     return tc_item(&e->m, object, key, out);
@@ -342,7 +184,7 @@ static enum err eval_slice(struct te *e, const struct tn *n, struct tv *out)
     }
     e->m.line = n->line;
     if (object.kind == TV_UNDEFINED)
-        return undefined_fail(e, object);
+        return tv_fail_undefined(&e->m, object);
     return tc_slice(&e->m, object, bounds[0], bounds[1], bounds[2], out);
 }
 
@@ -355,18 +197,13 @@ static enum err eval_call(struct te *e, const struct tn *n, struct tv *out)
     e->m.line = n->line;
     switch (f.kind) {
     case TV_METHOD:
-        if (f.u.bound->self.kind != TV_LOOP)
-            return tc_method(&e->m, f.u.bound, &args, out);
-        return (f.u.bound->method == TE_LOOP_CYCLE ? call_cycle : call_changed)(
-            e, f.u.bound->self.u.ptr, &args, out);
+        return tc_method(&e->m, f.u.bound, &args, out);
     case TV_MACRO:
         return te_macro_call(e, f.u.ptr, &args, out);
     case TV_GLOBAL:
         return te_global_call(e, f, &args, out);
-    case TV_LOOP:
-        return te_loop_call(e, f.u.ptr, &args, out);
     case TV_UNDEFINED:
-        return undefined_fail(e, f);
+        return tv_fail_undefined(&e->m, f);
     default:
         return tv_fail(&e->m, "%s is not a function", tv_type_name(f));
     }
@@ -395,34 +232,6 @@ static enum err eval_filter(struct te *e, const struct tn *n, struct tv *out)
     return te_filter_value(e, n, in, out);
 }
 
-static enum err compare(struct te *e, enum tn_compare op, struct tv a, struct tv b, int *out)
-{
-    int order;
-    switch (op) {
-    case TN_EQ:
-    case TN_NE:
-        TRY(tv_equal(&e->m, a, b, out));
-        *out ^= op == TN_NE;
-        return OK;
-    case TN_IN:
-    case TN_NOT_IN:
-        TRY(tv_contains(&e->m, b, a, out));
-        *out ^= op == TN_NOT_IN;
-        return OK;
-    default:
-        break;
-    }
-    if (a.kind == TV_UNDEFINED || b.kind == TV_UNDEFINED)
-        return undefined_fail(e, a.kind == TV_UNDEFINED ? a : b);
-    TRY(tv_order(&e->m, a, b, &order));
-    *out = order == 2    ? 0 // a number that is none
-           : op == TN_LT ? order < 0
-           : op == TN_LE ? order <= 0
-           : op == TN_GT ? order > 0
-                         : order >= 0;
-    return OK;
-}
-
 static enum err eval_compare(struct te *e, const struct tn *n, struct tv *out)
 {
     struct tv left, right;
@@ -431,7 +240,7 @@ static enum err eval_compare(struct te *e, const struct tn *n, struct tv *out)
     for (int32_t i = n->b; yes && i >= 0; i = e->t->nodes[i].next) {
         TRY(te_eval(e, e->t->nodes[i].a, &right));
         e->m.line = n->line;
-        TRY(compare(e, (enum tn_compare)e->t->nodes[i].op, left, right, &yes));
+        TRY(tc_compare(&e->m, (enum tc_compare)e->t->nodes[i].op, left, right, &yes));
         left = right;
     }
     *out = tv_bool(yes);
@@ -482,9 +291,8 @@ static enum err eval_binary(struct te *e, const struct tn *n, struct tv *out)
     TRY(te_eval(e, n->a, &a));
     TRY(te_eval(e, n->b, &b));
     e->m.line = n->line;
-    int formats = n->op == '%' && a.kind == TV_STR; // undefined has a text, ""
-    if (a.kind == TV_UNDEFINED || (b.kind == TV_UNDEFINED && !formats))
-        return undefined_fail(e, a.kind == TV_UNDEFINED ? a : b);
+    if (a.kind == TV_UNDEFINED || b.kind == TV_UNDEFINED)
+        return tv_fail_undefined(&e->m, a.kind == TV_UNDEFINED ? a : b);
     return tc_binary(&e->m, n->op, a, b, out);
 }
 
@@ -494,7 +302,7 @@ static enum err eval_sign(struct te *e, const struct tn *n, struct tv *out)
     TRY(te_eval(e, n->a, &a));
     e->m.line = n->line;
     if (a.kind == TV_UNDEFINED)
-        return undefined_fail(e, a);
+        return tv_fail_undefined(&e->m, a);
     return tc_negate(&e->m, a, n->type == TN_NEG ? -1 : 1, out);
 }
 

@@ -32,28 +32,17 @@ struct te_loop {
     int64_t n_source, at;
     struct tv *items; // [n_items] those of it that passed the loop's `if`, as far as asked for
     int64_t n_items;
-    int64_t index;          // from 0
-    int depth;              // from 0: calls of a recursive loop
-    struct tv last_changed; // of loop.changed(...), a tuple
-    int has_changed;
+    int64_t index; // from 0
 };
 
-enum te_global {
-    TE_RAISE,
-    TE_STRFTIME,
-    TE_NAMESPACE,
-    TE_RANGE,
-    TE_DICT,
-    TE_LOOP_CYCLE,
-    TE_LOOP_CHANGED
-};
+enum te_global { TE_RAISE, TE_STRFTIME, TE_NAMESPACE, TE_RANGE, TE_N };
 
 struct te {
     struct tv_mem m;
     const struct template *t;
     struct te_scope *scope;
     struct tv *globals; // [t->n_names] what a name means outside all scopes
-    int32_t name_loop, name_varargs, name_kwargs, name_caller; // or -1: not used
+    int32_t name_loop;  // or -1: not used
     int64_t now_epoch;
     char *out; // borrowed: the caller's
     int64_t n, cap;
@@ -78,9 +67,6 @@ enum err te_loop_attr(struct te *e, struct te_loop *loop, const char *name, int6
                       struct tv *out);
 enum err te_loop_fetch(struct te *e, struct te_loop *loop,
                        int64_t n); // so that n_items >= n if it can
-/* loop(items) of a recursive loop: what its body writes for them. */
-enum err te_loop_call(struct te *e, const struct te_loop *loop, const struct tc_args *args,
-                      struct tv *out);
 enum err te_global_call(struct te *e, struct tv function, const struct tc_args *args,
                         struct tv *out);
 /* The variable, or undefined. Searching is paid in steps, which run out at the next tv_pay. */

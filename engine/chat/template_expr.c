@@ -139,10 +139,6 @@ static enum err name_literal(struct tp *p, int32_t *out)
         p->t->nodes[*out].u.i = words[i].value;
         return OK;
     }
-    p->macro_flags |= tp_is_word(p, "varargs")  ? TN_VARARGS
-                      : tp_is_word(p, "kwargs") ? TN_KWARGS
-                      : tp_is_word(p, "caller") ? TN_CALLER
-                                                : 0;
     TRY(tp_name(p, p->toks[p->at++].u.text, &name));
     TRY(tp_node(p, TN_NAME, line, out));
     p->t->nodes[*out].name = name;
@@ -234,39 +230,31 @@ static enum err attribute(struct tp *p, int32_t object, int32_t *out)
     return tp_close(p, node);
 }
 
-/* name=value, *list, **dict or a value; `seen` says which of them the list has already. */
-static enum err call_arg(struct tp *p, int *seen, int32_t *out)
+/* name=value or a value. */
+static enum err call_arg(struct tp *p, int *named, int32_t *out)
 {
-    enum { NAMED = 1, LIST = 2, DICT = 4 };
     const struct tok *k = &p->toks[p->at];
     int32_t line = line_of(p), value;
     int is_named = k->type == TOK_NAME && k[1].type == TOK_OP && k[1].op == '=';
-    int kind = tp_is_op(p, '*')                 ? LIST
-               : tp_is_op(p, TOK_OP2('*', '*')) ? DICT
-               : is_named                       ? NAMED
-                                                : 0;
-    int after = kind == 0 ? NAMED | LIST | DICT : kind == LIST ? LIST | DICT : DICT;
-    if (*seen & after)
+    if (*named && !is_named)
         return tn_fail(p->t, line, "a positional argument follows a named one");
-    *seen |= kind;
-    p->at += is_named ? 2 : kind != 0;
+    *named = is_named;
+    p->at += is_named ? 2 : 0;
     TRY(tp_expr(p, TP_WITH_COND, &value));
     *out = value;
-    if (kind == 0)
+    if (!is_named)
         return OK;
-    TRY(tp_node(p, is_named ? TN_KWARG : TN_SPREAD, line, out));
+    TRY(tp_node(p, TN_KWARG, line, out));
     struct tn *n = &p->t->nodes[*out];
     n->a = value;
-    n->op = kind == DICT;
-    if (is_named)
-        n->u.text = k->u.text;
+    n->u.text = k->u.text;
     return tp_close(p, *out);
 }
 
 enum err tp_call_args(struct tp *p, int32_t *first)
 {
     struct tp_list list = {-1, -1};
-    int seen = 0;
+    int named = 0;
     TRY(tp_expect_op(p, '('));
     TRY(tp_enter(p));
     while (!tp_is_op(p, ')')) {
@@ -276,7 +264,7 @@ enum err tp_call_args(struct tp *p, int32_t *first)
                 break;
         }
         int32_t arg;
-        TRY(call_arg(p, &seen, &arg));
+        TRY(call_arg(p, &named, &arg));
         tp_append(p, &list, arg);
     }
     p->at++;
@@ -415,26 +403,14 @@ static enum err unary(struct tp *p, int with_filters, int32_t *out)
     return OK;
 }
 
-static enum err power(struct tp *p, int32_t *out)
-{
-    int32_t left, right;
-    TRY(unary(p, 1, &left));
-    while (tp_skip_op(p, TOK_OP2('*', '*'))) {
-        TRY(unary(p, 1, &right));
-        TRY(binary(p, TN_BINARY, TOK_OP2('*', '*'), left, right, &left));
-    }
-    *out = left;
-    return OK;
-}
-
 static enum err product(struct tp *p, int32_t *out)
 {
     int32_t left, right;
-    TRY(power(p, &left));
+    TRY(unary(p, 1, &left));
     while (tp_is_op(p, '*') || tp_is_op(p, '/') || tp_is_op(p, '%') ||
            tp_is_op(p, TOK_OP2('/', '/'))) {
         int32_t op = p->toks[p->at++].op;
-        TRY(power(p, &right));
+        TRY(unary(p, 1, &right));
         TRY(binary(p, TN_BINARY, op, left, right, &left));
     }
     *out = left;
@@ -474,25 +450,25 @@ static enum err sum(struct tp *p, int32_t *out)
     return OK;
 }
 
-/* Consumes a comparison operator: its enum tn_compare, or -1. */
+/* Consumes a comparison operator: its enum tc_compare, or -1. */
 static int compare_op(struct tp *p)
 {
-    static const int32_t ops[] = {[TN_EQ] = TOK_OP2('=', '='),
-                                  [TN_NE] = TOK_OP2('!', '='),
-                                  [TN_LT] = '<',
-                                  [TN_LE] = TOK_OP2('<', '='),
-                                  [TN_GT] = '>',
-                                  [TN_GE] = TOK_OP2('>', '=')};
-    for (int i = TN_EQ; i <= TN_GE; i++) {
+    static const int32_t ops[] = {[TC_EQ] = TOK_OP2('=', '='),
+                                  [TC_NE] = TOK_OP2('!', '='),
+                                  [TC_LT] = '<',
+                                  [TC_LE] = TOK_OP2('<', '='),
+                                  [TC_GT] = '>',
+                                  [TC_GE] = TOK_OP2('>', '=')};
+    for (int i = TC_EQ; i <= TC_GE; i++) {
         if (tp_skip_op(p, ops[i]))
             return i;
     }
     if (tp_skip_word(p, "in"))
-        return TN_IN;
+        return TC_IN;
     if (!tp_skip_word(p, "not"))
         return -1;
     if (tp_skip_word(p, "in"))
-        return TN_NOT_IN;
+        return TC_NOT_IN;
     p->at--;
     return -1;
 }
@@ -580,15 +556,14 @@ enum err tp_expr(struct tp *p, enum tp_cond cond, int32_t *out)
     return OK;
 }
 
-enum err tp_tuple(struct tp *p, enum tp_cond cond, const char *end, int32_t *out)
+enum err tp_tuple(struct tp *p, enum tp_cond cond, int32_t *out)
 {
     int32_t line = line_of(p), item, node;
     struct tp_list list = {-1, -1};
     int comma = 0;
     while (1) {
         enum tok_type type = p->toks[p->at].type;
-        if (type == TOK_VAR_END || type == TOK_BLOCK_END || tp_is_op(p, ')') ||
-            (end && tp_is_word(p, end)))
+        if (type == TOK_VAR_END || type == TOK_BLOCK_END || tp_is_op(p, ')'))
             break;
         TRY(tp_expr(p, cond, &item));
         tp_append(p, &list, item);

@@ -1,14 +1,16 @@
 /* engine/chat/template_filter.c - the filters: value | name(args).
  *
- * Owns: FILTERS, argument binding, the filters of one value. Refuses: filters that make HTML or
- * need a file system; lists (template_series.c). */
-#include "engine/chat/template_series.h"
+ * Owns: FILTERS, those of Jinja's that chat templates use; argument binding; the attribute argument
+ * ("a.b.0"). The one fact: map, select and their kin give iterators, which are always true and have
+ * no length, as templates that were tested against Python rely on. */
+#include "engine/chat/template_call.h"
 
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define INDENT_MAX 1000
 
 int tc_is_absent(struct tv v)
 {
@@ -53,6 +55,8 @@ enum err tc_bind(struct tv_mem *m, const char *what, const struct tc_params *par
     }
     return OK;
 }
+
+/* --- filters with plain parameters; a[] is bound to the names in FILTERS --- */
 
 /* --- filters with plain parameters; a[] is bound to the names in FILTERS --- */
 
@@ -144,35 +148,6 @@ static enum err f_escape(struct tv_mem *m, struct tv in, struct tv *a, struct tv
     return tc_escape(m, *out, out);
 }
 
-/* Also of what is marked safe. */
-static enum err f_forceescape(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    (void)a;
-    TRY(tv_to_str(m, in, out));
-    out->sub = 0;
-    return tc_escape(m, *out, out);
-}
-
-/* A method, or nothing: never a key. */
-static enum err f_attr(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    if (a[0].kind != TV_STR)
-        return tv_fail(m, "attr needs a name, not %s", tv_type_name(a[0]));
-    if (in.kind == TV_UNDEFINED)
-        return tv_fail(m, "'%.*s' is undefined", (int)in.n, in.u.s);
-    TRY(tc_attr(m, in, a[0].u.s, a[0].n, out));
-    if (in.kind == TV_DICT && out->kind != TV_METHOD)
-        *out = tv_undefined(a[0].u.s, a[0].n);
-    return OK;
-}
-
-static enum err f_center(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    struct tv width = tc_is_absent(a[0]) ? tv_int(80) : a[0];
-    TRY(tv_to_str(m, in, &in));
-    return tc_pad(m, in, width, tv_str(" ", 1), TT_BOTH, out);
-}
-
 static enum err f_upper(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
 {
     (void)a;
@@ -194,38 +169,17 @@ static enum err f_capitalize(struct tv_mem *m, struct tv in, struct tv *a, struc
     return tc_capitalize(m, *out, out);
 }
 
-/* Upper case behind - ( { [ < and white space, lower case elsewhere. */
 static enum err f_title(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
 {
-    struct tv_buf b = {0};
-    int starts = 1;
     (void)a;
-    TRY(tv_to_str(m, in, &in));
-    TRY(tv_pay(m, in.n / 16));
-    for (int64_t i = 0; i < in.n;) {
-        int32_t cp, bytes = tt_decode(in.u.s + i, in.n - i, &cp);
-        TRY(tv_put_cp(m, &b, starts ? tt_to_upper(cp) : tt_to_lower(cp)));
-        starts = tt_is_space(cp) || (cp && cp < 0x80 && strchr("-({[<", cp));
-        i += bytes;
-    }
-    *out = tv_text(&b);
-    out->sub = in.sub;
-    return OK;
+    TRY(tv_to_str(m, in, out));
+    return tc_title(m, *out, 1, out);
 }
 
 static enum err f_trim(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
 {
     TRY(tv_to_str(m, in, &in));
-    if (!tc_is_absent(a[0]) && a[0].kind != TV_STR && a[0].kind != TV_NONE)
-        return tv_fail(m, "trim needs characters, not %s", tv_type_name(a[0]));
-    int given = a[0].kind == TV_STR;
-    TRY(tv_pay(m, in.n / 64 * (given ? 1 + a[0].n / 2 : 1)));
-    struct tt_span s =
-        tt_strip_chars(in.u.s, in.n, given ? a[0].u.s : NULL, given ? a[0].n : 0, TT_BOTH);
-
-    *out = tv_str(s.s, s.n);
-    out->sub = in.sub;
-    return OK;
+    return tc_strip(m, in, a[0], TT_BOTH, out);
 }
 
 static enum err f_replace(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
@@ -240,69 +194,21 @@ static enum err f_replace(struct tv_mem *m, struct tv in, struct tv *a, struct t
     return tc_replace(m, in, a[0], a[1], count, out);
 }
 
-/* Cut to `length` characters, `end` among them; between words unless `killwords`. */
-static enum err f_truncate(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    int64_t length, leeway;
-    struct tv end = tc_is_absent(a[2]) ? tv_str("...", 3) : a[2];
-    TRY(tc_int(m, a[0], 255, &length));
-    leeway = 5;
-    if (a[3].kind != TV_NONE)
-        TRY(tc_int(m, a[3], 5, &leeway));
-    if (in.kind != TV_STR || end.kind != TV_STR)
-        return tv_fail(m, "truncate needs a string, not %s",
-                       tv_type_name(in.kind == TV_STR ? end : in));
-    int64_t n_end = tt_count(end.u.s, end.n);
-    if (length < n_end || leeway < 0)
-        return tv_fail(m, "truncate needs a length of at least %lld", (long long)n_end);
-    TRY(tv_pay(m, in.n / 16));
-    *out = in;
-    if (tt_count(in.u.s, in.n) - length <= leeway)
-        return OK;
-    int64_t keep = tt_offset(in.u.s, in.n, length - n_end);
-    int64_t space = tv_truth(a[1]) ? -1 : tt_find_last(in.u.s, keep, " ", 1);
-    struct tv head = tv_str(in.u.s, space < 0 ? keep : space);
-    head.sub = in.sub;
-    return tc_binary(m, '+', head, end, out);
-}
-
-static enum err f_wordcount(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    int64_t n = 0;
-    int inside = 0;
-    (void)a;
-    TRY(tv_to_str(m, in, &in));
-    TRY(tv_pay(m, in.n / 16));
-    for (int64_t i = 0; i < in.n;) {
-        int32_t cp;
-        i += tt_decode(in.u.s + i, in.n - i, &cp);
-        int word = tt_is_alpha(cp) || tt_is_digit(cp) || cp == '_';
-        n += word && !inside;
-        inside = word;
-    }
-    *out = tv_int(n);
-    return OK;
-}
-
 static enum err f_tojson(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
 {
-    struct tv_json_style style = {.ensure_ascii = tv_truth(a[0]),
-                                  .sort_keys = tv_truth(a[3]),
-                                  .item = {", ", 2},
-                                  .colon = {": ", 2}};
+    struct tv_json_style style = {
+        .ensure_ascii = tv_truth(a[0]), .indent = -1, .item = {", ", 2}, .colon = {": ", 2}};
     struct tv_buf b = {0};
-    struct tv indent, *pair;
-    int64_t width, n;
-    if (a[1].kind == TV_STR) {
-        style.indent = (struct tt_span){a[1].u.s, a[1].n};
-        style.item.n = 1;
-    } else if (a[1].kind != TV_NONE && !tc_is_absent(a[1])) {
-        TRY(tc_int(m, a[1], 0, &width));
-        TRY(tc_binary(m, '*', tv_str(" ", 1), tv_int(width), &indent));
-        style.indent = (struct tt_span){indent.u.s, indent.n};
+    if (a[1].kind != TV_NONE && !tc_is_absent(a[1])) {
+        TRY(tc_int(m, a[1], 0, &style.indent));
+        style.indent = max_i64(style.indent, 0);
         style.item.n = 1;
     }
+    if (style.indent > INDENT_MAX)
+        return tv_fail(m, "tojson: an indent of more than %d", INDENT_MAX);
     if (a[2].kind != TV_NONE && !tc_is_absent(a[2])) {
+        struct tv *pair;
+        int64_t n;
         TRY(tv_walk(m, a[2], &pair, &n));
         if (n != 2 || pair[0].kind != TV_STR || pair[1].kind != TV_STR)
             return tv_fail(m, "tojson: separators must be two strings");
@@ -316,23 +222,19 @@ static enum err f_tojson(struct tv_mem *m, struct tv in, struct tv *a, struct tv
 
 static enum err f_indent(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
 {
-    struct tv pad = a[0], lines;
+    struct tv lines;
     struct tv_buf b = {0};
     int64_t width;
-    if (in.kind != TV_STR)
-        return tv_fail(m, "indent needs a string, not %s", tv_type_name(in));
-    if (pad.kind != TV_STR) {
-        TRY(tc_int(m, pad, 4, &width));
-        TRY(tc_binary(m, '*', tv_str(" ", 1), tv_int(width), &pad));
-    }
+    TRY(tc_need_str(m, in));
+    TRY(tc_int(m, a[0], 4, &width));
     TRY(tc_binary(m, '+', in, tv_str("\n", 1), &lines)); // so that a last empty line counts
-    TRY(tc_lines(m, lines, 0, &lines));
+    TRY(tc_lines(m, lines, &lines));
     for (int64_t i = 0; i < lines.u.list->n; i++) {
         struct tv line = lines.u.list->items[i];
         if (i)
             TRY(tv_puts(m, &b, "\n"));
         if (i ? line.n || tv_truth(a[2]) : tv_truth(a[1]))
-            TRY(tv_put(m, &b, pad.u.s, pad.n));
+            TRY(tv_put_spaces(m, &b, width));
         TRY(tv_put(m, &b, line.u.s, line.n));
     }
     *out = tv_text(&b);
@@ -358,105 +260,279 @@ static int number_text(struct tv v, char *buf, size_t cap)
     return n > 0;
 }
 
-/* float(v): 1 when it is one. */
-static int parse_float(struct tv v, double *out)
-{
-    char buf[128], *end;
-    if (tv_is_number(v)) {
-        *out = tv_as_float(v);
-        return 1;
-    }
-    if (v.kind != TV_STR || !number_text(v, buf, sizeof buf) || strpbrk(buf, "xXpP"))
-        return 0;
-    *out = strtod(buf, &end);
-    return !*end;
-}
-
 static enum err f_int(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
 {
     char buf[128], *end;
-    int64_t base;
-    double f;
-    TRY(tc_int(m, a[1], 10, &base));
-    if (in.kind == TV_UNDEFINED || base < 2 || base > 36)
-        return tv_fail(m, in.kind == TV_UNDEFINED ? "'%.*s' is undefined" : "int: bad base",
-                       (int)in.n, in.u.s);
-    if (in.kind == TV_STR && number_text(in, buf, sizeof buf)) {
-        errno = 0;
-        *out = tv_int(strtoll(buf, &end, (int)base));
-        if (errno)
-            return tv_fail(m, "int: the number exceeds 64 bits");
-        if (!*end)
-            return OK;
-    }
+    double f = NAN;
     *out = tc_is_absent(a[0]) ? tv_int(0) : a[0];
+    if (in.kind == TV_UNDEFINED)
+        return tv_fail_undefined(m, in);
     if (in.kind == TV_INT || in.kind == TV_BOOL) {
         *out = tv_int(in.u.i);
-    } else if (parse_float(in, &f) && isfinite(f)) {
-        if (!(fabs(f) < 9.2e18))
-            return tv_fail(m, "int: the number exceeds 64 bits");
-        *out = tv_int((int64_t)f);
-    }
-    return OK;
-}
-
-static enum err f_float(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    double f;
-    if (in.kind == TV_UNDEFINED)
-        return tv_fail(m, "'%.*s' is undefined", (int)in.n, in.u.s);
-    *out = parse_float(in, &f) ? tv_float(f) : tc_is_absent(a[0]) ? tv_float(0) : a[0];
-    return OK;
-}
-
-static enum err f_abs(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    (void)a;
-    int negative = tv_is_number(in) && tv_as_float(in) < 0;
-    return tc_negate(m, in, negative ? -1 : 1, out);
-}
-
-static enum err f_round(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
-{
-    char s[400];
-    int64_t digits;
-    TRY(tc_int(m, a[0], 0, &digits));
-    if (!tv_is_number(in) || digits < 0 || digits > 30)
-        return tv_fail(m, "round needs a number and 0 to 30 digits");
-    double f = tv_as_float(in), scale = pow(10, (double)digits);
-    if (tc_is_absent(a[1]) || tv_is_str(a[1], "common")) {
-        if (in.kind != TV_FLOAT) {
-            *out = tv_int(in.u.i);
-            return OK;
-        }
-        snprintf(s, sizeof s, "%.*f", (int)digits, f); // exact, ties to even, as Python's round
-        *out = tv_float(strtod(s, NULL));
         return OK;
     }
-    if (!tv_is_str(a[1], "ceil") && !tv_is_str(a[1], "floor"))
-        return tv_fail(m, "round: the method must be common, ceil or floor");
-    *out = tv_float((a[1].u.s[0] == 'c' ? ceil : floor)(f * scale) / scale);
+    if (in.kind == TV_FLOAT)
+        f = in.u.f;
+    if (in.kind == TV_STR && number_text(in, buf, sizeof buf)) {
+        errno = 0;
+        int64_t i = strtoll(buf, &end, 10);
+        if (errno)
+            return tv_fail(m, "int: the number exceeds 64 bits");
+        if (!*end) {
+            *out = tv_int(i);
+            return OK;
+        }
+        f = strpbrk(buf, "xXpP") ? NAN : strtod(buf, &end);
+        f = *end ? NAN : f;
+    }
+    if (!isfinite(f))
+        return OK;
+    *out = tv_int((int64_t)f);
+    return fabs(f) < 9.2e18 ? OK : tv_fail(m, "int: the number exceeds 64 bits");
+}
+
+/* --- filters of lists --- */
+
+/* The attribute "a.b.0" of an item, or item[path] when it is no string. */
+static enum err get_path(struct tv_mem *m, struct tv item, struct tv path, struct tv *out)
+{
+    *out = item;
+    if (path.kind != TV_STR)
+        return tc_item(m, item, path, out);
+    for (int64_t i = 0, end; i <= path.n; i = end + 1) {
+        int64_t digits = 0;
+        for (end = i; end < path.n && path.u.s[end] != '.'; end++)
+            digits += path.u.s[end] >= '0' && path.u.s[end] <= '9';
+        struct tv key = tv_str(path.u.s + i, end - i), from = *out;
+        if (digits == end - i && digits > 0 && digits < 18)
+            key = tv_int(strtoll(path.u.s + i, NULL, 10));
+        TRY(tv_pay(m, 1));
+        TRY(tc_item(m, from, key, out));
+    }
     return OK;
 }
 
-static enum err f_format(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
+/* The items of v as a new list, and what to order them by: themselves or the attribute, in lower
+ * case. */
+static enum err keyed_copy(struct tv_mem *m, struct tv v, struct tv path, struct tv *items,
+                           struct tv *keys)
 {
-    struct tv values;
-    TRY(tv_to_str(m, in, &in));
-    if (args->n_named && args->n_pos)
-        return tv_fail(m, "format takes positions or names, not both");
-    if (args->n_named) {
-        TRY(tv_dict_new(m, args->n_named, &values));
-        for (int i = 0; i < args->n_named; i++) {
-            const struct tc_kwarg *k = &args->named[i];
-            TRY(tv_dict_set(m, values.u.dict, tv_str(k->name, k->n), k->value));
-        }
-        return tc_format_percent(m, in, values, out);
+    struct tv *from;
+    int64_t n;
+    TRY(tv_walk(m, v, &from, &n));
+    TRY(tv_list_new(m, TV_SEQ_LIST, n, items));
+    TRY(tv_list_new(m, TV_SEQ_LIST, n, keys));
+    for (int64_t i = 0; i < n; i++) {
+        struct tv *key = &keys->u.list->items[i];
+        items->u.list->items[i] = *key = from[i];
+        if (!tc_is_absent(path) && path.kind != TV_NONE)
+            TRY(get_path(m, from[i], path, key));
+        if (key->kind == TV_STR)
+            TRY(tc_lower(m, *key, key));
     }
-    TRY(tv_list_new(m, TV_SEQ_TUPLE, args->n_pos, &values));
-    for (int i = 0; i < args->n_pos; i++)
-        values.u.list->items[i] = args->pos[i];
-    return tc_format_percent(m, in, values, out);
+    return OK;
+}
+
+static enum err f_join(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    struct tv *items, glue = tv_str("", 0);
+    int64_t n;
+    struct tv_buf b = {0};
+    if (!tc_is_absent(a[0]))
+        TRY(tv_to_str(m, a[0], &glue));
+    TRY(tv_walk(m, in, &items, &n));
+    for (int64_t i = 0; i < n; i++) {
+        if (i)
+            TRY(tv_put(m, &b, glue.u.s, glue.n));
+        TRY(tv_pay(m, 1));
+        TRY(tv_put_str(m, &b, items[i]));
+    }
+    *out = tv_text(&b);
+    return OK;
+}
+
+static enum err f_sort(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    struct tv keys;
+    if (!tc_is_absent(a[1]))
+        TRY(tc_need_str(m, a[1])); // by position it is something else in Jinja
+    if (!tc_is_absent(a[1]) && memchr(a[1].u.s, ',', (size_t)a[1].n))
+        return tv_fail(m, "sort takes one attribute");
+    TRY(keyed_copy(m, in, a[1], out, &keys));
+    return tv_sort(m, out->u.list->items, keys.u.list->items, keys.u.list->n, tv_truth(a[0]));
+}
+
+static enum err f_dictsort(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    struct tv pairs, keys;
+    (void)a;
+    if (in.kind != TV_DICT)
+        return tv_fail(m, "dictsort needs a mapping, not %s", tv_type_name(in));
+    TRY(tv_dict_list(m, in.u.dict, TV_ITEMS, TV_SEQ_LIST, &pairs));
+    TRY(keyed_copy(m, pairs, tv_int(0), out, &keys));
+    return tv_sort(m, out->u.list->items, keys.u.list->items, keys.u.list->n, 0);
+}
+
+static enum err f_unique(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    struct tv keys;
+    (void)a;
+    TRY(keyed_copy(m, in, tv_none(), out, &keys));
+    out->sub = TV_SEQ_ITER;
+    struct tv *items = out->u.list->items, *key = keys.u.list->items;
+    int64_t n = 0;
+    for (int64_t i = 0; i < out->u.list->n; i++) {
+        int seen = 0;
+        if (!tv_hashable(key[i]))
+            return tv_fail(m, "unique cannot compare a %s", tv_type_name(key[i]));
+        for (int64_t k = 0; k < n && !seen; k++)
+            TRY(tv_equal(m, key[k], key[i], &seen));
+        if (seen)
+            continue;
+        items[n] = items[i];
+        key[n++] = key[i];
+    }
+    out->u.list->n = n;
+    return OK;
+}
+
+static enum err extreme(struct tv_mem *m, struct tv in, int sign, struct tv *out)
+{
+    struct tv items, keys;
+    int64_t best = 0;
+    TRY(keyed_copy(m, in, tv_none(), &items, &keys));
+    for (int64_t i = 1; i < keys.u.list->n; i++) {
+        int order;
+        TRY(tv_order(m, keys.u.list->items[i], keys.u.list->items[best], &order));
+        best = order == sign ? i : best;
+    }
+    *out = keys.u.list->n ? items.u.list->items[best] : tv_undefined("extreme of nothing", 18);
+    return OK;
+}
+
+static enum err f_min(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    (void)a;
+    return extreme(m, in, -1, out);
+}
+
+static enum err f_max(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    (void)a;
+    return extreme(m, in, 1, out);
+}
+
+static enum err f_items(struct tv_mem *m, struct tv in, struct tv *a, struct tv *out)
+{
+    (void)a;
+    if (in.kind == TV_UNDEFINED)
+        return tv_list_new(m, TV_SEQ_ITER, 0, out);
+    if (in.kind != TV_DICT)
+        return tv_fail(m, "items needs a mapping, not %s", tv_type_name(in));
+    return tv_dict_list(m, in.u.dict, TV_ITEMS, TV_SEQ_ITER, out);
+}
+
+/* --- filters that take other filters and tests --- */
+
+/* --- filters that take other filters and tests --- */
+
+static enum err take_name(struct tv_mem *m, const struct tc_args *args, int at, int is_filter,
+                          int *id, struct tc_args *rest)
+{
+    struct tv name = args->pos[at];
+    *id = name.kind != TV_STR ? -1
+          : is_filter         ? tc_filter_find(name.u.s, name.n)
+                              : tc_test_find(name.u.s, name.n);
+    if (*id < 0)
+        return tv_fail(m, "unknown %s '%.*s'", is_filter ? "filter" : "test",
+                       name.kind == TV_STR ? (int)min_i64(name.n, 64) : 0,
+                       name.kind == TV_STR ? name.u.s : "");
+    *rest = *args;
+    rest->pos += at + 1;
+    rest->n_pos -= at + 1;
+    return OK;
+}
+
+/* To these filters whatever is false, none included, is empty. */
+static enum err walk_if_any(struct tv_mem *m, struct tv in, struct tv **items, int64_t *n)
+{
+    *items = NULL;
+    *n = 0;
+    return tv_truth(in) ? tv_walk(m, in, items, n) : OK;
+}
+
+static enum err f_map(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
+{
+    static const struct tc_params params = {{"attribute"}, 1, 1};
+    struct tv path, *items;
+    struct tc_args rest;
+    int64_t n;
+    int id = -1;
+    if (args->n_pos)
+        TRY(take_name(m, args, 0, 1, &id, &rest));
+    else
+        TRY(tc_bind(m, "map", &params, args, &path));
+    TRY(walk_if_any(m, in, &items, &n));
+    TRY(tv_list_new(m, TV_SEQ_ITER, n, out));
+    struct tv *to = out->u.list->items;
+    for (int64_t i = 0; i < n; i++) {
+        TRY(tv_pay(m, 1));
+        TRY(id >= 0 ? tc_filter(m, id, items[i], &rest, &to[i])
+                    : get_path(m, items[i], path, &to[i]));
+    }
+    return OK;
+}
+
+/* select, reject (by the item) and selectattr, rejectattr (by its attribute, the first argument).
+ */
+static enum err pick(struct tv_mem *m, struct tv in, const struct tc_args *args, int by_attr,
+                     int keep, struct tv *out)
+{
+    struct tv *items, value;
+    struct tc_args rest;
+    int64_t n, n_kept = 0;
+    int id = -1, yes;
+    if (args->n_pos < by_attr)
+        return tv_fail(m, "selectattr and rejectattr need an attribute");
+    if (args->n_pos > by_attr)
+        TRY(take_name(m, args, by_attr, 0, &id, &rest));
+    TRY(walk_if_any(m, in, &items, &n));
+    TRY(tv_list_new(m, TV_SEQ_ITER, n, out));
+    for (int64_t i = 0; i < n; i++) {
+        TRY(tv_pay(m, 1));
+        value = items[i];
+        if (by_attr)
+            TRY(get_path(m, items[i], args->pos[0], &value));
+        yes = tv_truth(value);
+        if (id >= 0)
+            TRY(tc_test(m, id, value, &rest, &yes));
+        if (yes == keep)
+            out->u.list->items[n_kept++] = items[i];
+    }
+    out->u.list->n = n_kept;
+    return OK;
+}
+
+static enum err f_select(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
+{
+    return pick(m, in, args, 0, 1, out);
+}
+
+static enum err f_reject(struct tv_mem *m, struct tv in, const struct tc_args *args, struct tv *out)
+{
+    return pick(m, in, args, 0, 0, out);
+}
+
+static enum err f_selectattr(struct tv_mem *m, struct tv in, const struct tc_args *args,
+                             struct tv *out)
+{
+    return pick(m, in, args, 1, 1, out);
+}
+
+static enum err f_rejectattr(struct tv_mem *m, struct tv in, const struct tc_args *args,
+                             struct tv *out)
+{
+    return pick(m, in, args, 1, 0, out);
 }
 
 struct filter {
@@ -467,52 +543,39 @@ struct filter {
 };
 
 static const struct filter FILTERS[] = {
-    {"abs", f_abs, {{0}, 0, 0}, NULL},
-    {"attr", f_attr, {{"name"}, 1, 1}, NULL},
-    {"batch", ts_batch, {{"linecount", "fill_with"}, 2, 1}, NULL},
     {"capitalize", f_capitalize, {{0}, 0, 0}, NULL},
-    {"center", f_center, {{"width"}, 1, 0}, NULL},
     {"count", f_length, {{0}, 0, 0}, NULL},
     {"d", f_default, {{"default_value", "boolean"}, 2, 0}, NULL},
     {"default", f_default, {{"default_value", "boolean"}, 2, 0}, NULL},
-    {"dictsort", ts_dictsort, {{"case_sensitive", "by", "reverse"}, 3, 0}, NULL},
+    {"dictsort", f_dictsort, {{0}, 0, 0}, NULL},
     {"e", f_escape, {{0}, 0, 0}, NULL},
     {"escape", f_escape, {{0}, 0, 0}, NULL},
     {"first", f_first, {{0}, 0, 0}, NULL},
-    {"float", f_float, {{"default"}, 1, 0}, NULL},
-    {"forceescape", f_forceescape, {{0}, 0, 0}, NULL},
-    {"format", NULL, {{0}, 0, 0}, f_format},
-    {"groupby", ts_groupby, {{"attribute", "default", "case_sensitive"}, 3, 1}, NULL},
     {"indent", f_indent, {{"width", "first", "blank"}, 3, 0}, NULL},
-    {"int", f_int, {{"default", "base"}, 2, 0}, NULL},
-    {"items", ts_items, {{0}, 0, 0}, NULL},
-    {"join", ts_join, {{"d", "attribute"}, 2, 0}, NULL},
+    {"int", f_int, {{"default"}, 1, 0}, NULL},
+    {"items", f_items, {{0}, 0, 0}, NULL},
+    {"join", f_join, {{"d"}, 1, 0}, NULL},
     {"last", f_last, {{0}, 0, 0}, NULL},
     {"length", f_length, {{0}, 0, 0}, NULL},
     {"list", f_list, {{0}, 0, 0}, NULL},
     {"lower", f_lower, {{0}, 0, 0}, NULL},
-    {"map", NULL, {{0}, 0, 0}, ts_map},
-    {"max", ts_max, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
-    {"min", ts_min, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
-    {"reject", NULL, {{0}, 0, 0}, ts_reject},
-    {"rejectattr", NULL, {{0}, 0, 0}, ts_rejectattr},
+    {"map", NULL, {{0}, 0, 0}, f_map},
+    {"max", f_max, {{0}, 0, 0}, NULL},
+    {"min", f_min, {{0}, 0, 0}, NULL},
+    {"reject", NULL, {{0}, 0, 0}, f_reject},
+    {"rejectattr", NULL, {{0}, 0, 0}, f_rejectattr},
     {"replace", f_replace, {{"old", "new", "count"}, 3, 2}, NULL},
     {"reverse", f_reverse, {{0}, 0, 0}, NULL},
-    {"round", f_round, {{"precision", "method"}, 2, 0}, NULL},
     {"safe", f_safe, {{0}, 0, 0}, NULL},
-    {"select", NULL, {{0}, 0, 0}, ts_select},
-    {"selectattr", NULL, {{0}, 0, 0}, ts_selectattr},
-    {"slice", ts_slice, {{"slices", "fill_with"}, 2, 1}, NULL},
-    {"sort", ts_sort, {{"reverse", "case_sensitive", "attribute"}, 3, 0}, NULL},
+    {"select", NULL, {{0}, 0, 0}, f_select},
+    {"selectattr", NULL, {{0}, 0, 0}, f_selectattr},
+    {"sort", f_sort, {{"reverse", "attribute"}, 2, 0}, NULL},
     {"string", f_string, {{0}, 0, 0}, NULL},
-    {"sum", ts_sum, {{"attribute", "start"}, 2, 0}, NULL},
     {"title", f_title, {{0}, 0, 0}, NULL},
-    {"tojson", f_tojson, {{"ensure_ascii", "indent", "separators", "sort_keys"}, 4, 0}, NULL},
+    {"tojson", f_tojson, {{"ensure_ascii", "indent", "separators"}, 3, 0}, NULL},
     {"trim", f_trim, {{"chars"}, 1, 0}, NULL},
-    {"truncate", f_truncate, {{"length", "killwords", "end", "leeway"}, 4, 0}, NULL},
-    {"unique", ts_unique, {{"case_sensitive", "attribute"}, 2, 0}, NULL},
+    {"unique", f_unique, {{0}, 0, 0}, NULL},
     {"upper", f_upper, {{0}, 0, 0}, NULL},
-    {"wordcount", f_wordcount, {{0}, 0, 0}, NULL},
 };
 
 int tc_filter_find(const char *name, int64_t n)

@@ -294,7 +294,7 @@ static enum err lex_bracket(struct lexer *x, char c)
 
 static enum err lex_operator(struct lexer *x)
 {
-    static const char *const two[] = {"//", "**", "==", "!=", ">=", "<="};
+    static const char *const two[] = {"//", "==", "!=", ">=", "<="};
     struct tok *k;
     char c = x->s[x->at];
     for (size_t i = 0; i < sizeof two / sizeof *two; i++) {

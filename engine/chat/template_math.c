@@ -1,7 +1,7 @@
 /* engine/chat/template_math.c - Python's operators on template values.
  *
- * Owns: + - * / // % ** and the signs, slices. Refuses: integers beyond 64 bits (an error, not a
- * wrap). The one fact: // and % round towards minus infinity. */
+ * Owns: + - * / // % and the signs, comparisons, slices. Refuses: integers beyond 64 bits (an
+ * error, not a wrap). The one fact: // and % round towards minus infinity. */
 #include "engine/chat/template_call.h"
 
 #include <math.h>
@@ -12,20 +12,6 @@
 static enum err overflow(const struct tv_mem *m)
 {
     return tv_fail(m, "the result exceeds 64 bits");
-}
-
-static enum err int_power(struct tv_mem *m, int64_t base, int64_t exponent, struct tv *out)
-{
-    int64_t result = 1;
-    while (exponent > 0) {
-        if ((exponent & 1) && __builtin_mul_overflow(result, base, &result))
-            return overflow(m);
-        exponent >>= 1;
-        if (exponent && __builtin_mul_overflow(base, base, &base))
-            return overflow(m);
-    }
-    *out = tv_int(result);
-    return OK;
 }
 
 static enum err int_binary(struct tv_mem *m, int op, int64_t a, int64_t b, struct tv *out)
@@ -42,8 +28,7 @@ static enum err int_binary(struct tv_mem *m, int op, int64_t a, int64_t b, struc
     case '*':
         wrapped = __builtin_mul_overflow(a, b, &r);
         break;
-    case OP2('/', '/'):
-    case '%':
+    default: // // and %
         if (b == 0)
             return tv_fail(m, "division by zero");
         if (b == -1) { // the one quotient that can overflow
@@ -56,8 +41,6 @@ static enum err int_binary(struct tv_mem *m, int op, int64_t a, int64_t b, struc
         if (op != '%')
             r = (a - r) / b;
         break;
-    default:
-        return int_power(m, a, b, out);
     }
     *out = tv_int(r);
     return wrapped ? overflow(m) : OK;
@@ -81,43 +64,30 @@ static enum err float_binary(struct tv_mem *m, int op, double a, double b, struc
     case '/':
         r = a / b;
         break;
-    case OP2('/', '/'):
-    case '%':
+    default: // // and %
         rest = fmod(a, b);
         if (rest != 0 && (rest < 0) != (b < 0))
             rest += b;
         r = op == '%' ? (rest == 0 ? copysign(0, b) : rest) : rint((a - rest) / b);
-        break;
-    default:
-        r = pow(a, b);
-        if (!isfinite(r) && isfinite(a) && isfinite(b))
-            return tv_fail(m, "the power is too large or not a number");
         break;
     }
     *out = tv_float(r);
     return OK;
 }
 
-static enum err repeat(struct tv_mem *m, struct tv v, int64_t times, struct tv *out)
+static enum err repeat(struct tv_mem *m, struct tv s, int64_t times, struct tv *out)
 {
-    int64_t n = v.kind == TV_STR ? v.n : v.u.list->n, total;
+    int64_t total;
+    void *p;
     times = max_i64(times, 0);
-    if (__builtin_mul_overflow(n, times, &total))
+    if (__builtin_mul_overflow(s.n, times, &total))
         return overflow(m);
-    TRY(tv_pay(m, n ? times / 8 : 0));
-    if (v.kind == TV_STR) {
-        void *p;
-        TRY(tv_pay(m, total / 64));
-        TRY(tv_take(m, total, 1, &p));
-        for (int64_t i = 0; n && i < times; i++)
-            memcpy((char *)p + i * n, v.u.s, (size_t)n);
-        *out = tv_str(p, total);
-        out->sub = v.sub;
-        return OK;
-    }
-    TRY(tv_list_new(m, v.sub, total, out));
-    for (int64_t i = 0; i < total; i++)
-        out->u.list->items[i] = v.u.list->items[i % n];
+    TRY(tv_pay(m, (s.n ? times / 8 : 0) + total / 64));
+    TRY(tv_take(m, total, 1, &p));
+    for (int64_t i = 0; s.n && i < times; i++)
+        memcpy((char *)p + i * s.n, s.u.s, (size_t)s.n);
+    *out = tv_str(p, total);
+    out->sub = s.sub;
     return OK;
 }
 
@@ -140,30 +110,53 @@ static enum err join_two(struct tv_mem *m, struct tv a, struct tv b, struct tv *
     return OK;
 }
 
-static int is_plain_sequence(struct tv v)
-{
-    return v.kind == TV_STR || (v.kind == TV_LIST && v.sub <= TV_SEQ_TUPLE);
-}
-
 enum err tc_binary(struct tv_mem *m, int op, struct tv a, struct tv b, struct tv *out)
 {
-    if (tv_is_number(a) && tv_is_number(b)) {
-        int as_float = a.kind == TV_FLOAT || b.kind == TV_FLOAT || op == '/' ||
-                       (op == OP2('*', '*') && b.u.i < 0);
-        return as_float ? float_binary(m, op, tv_as_float(a), tv_as_float(b), out)
-                        : int_binary(m, op, a.u.i, b.u.i, out);
-    }
-    if (op == '%' && a.kind == TV_STR)
-        return tc_format_percent(m, a, b, out);
-    if (op == '+' && is_plain_sequence(a) && a.kind == b.kind &&
-        (a.kind == TV_STR || a.sub == b.sub))
+    int a_int = a.kind == TV_INT || a.kind == TV_BOOL,
+        b_int = b.kind == TV_INT || b.kind == TV_BOOL;
+    if (a_int && b_int && op != '/')
+        return int_binary(m, op, a.u.i, b.u.i, out);
+    if (tv_is_number(a) && tv_is_number(b))
+        return float_binary(m, op, tv_as_float(a), tv_as_float(b), out);
+    if (op == '+' && a.kind == TV_STR && b.kind == TV_STR)
         return join_two(m, a, b, out);
-    if (op == '*' && is_plain_sequence(a) && (b.kind == TV_INT || b.kind == TV_BOOL))
+    if (op == '+' && a.kind == TV_LIST && b.kind == TV_LIST && a.sub == b.sub &&
+        a.sub <= TV_SEQ_TUPLE)
+        return join_two(m, a, b, out);
+    if (op == '*' && a.kind == TV_STR && b_int)
         return repeat(m, a, b.u.i, out);
-    if (op == '*' && is_plain_sequence(b) && (a.kind == TV_INT || a.kind == TV_BOOL))
+    if (op == '*' && b.kind == TV_STR && a_int)
         return repeat(m, b, a.u.i, out);
     char name[3] = {(char)(op > 255 ? op >> 8 : op), (char)(op > 255 ? op & 255 : 0), 0};
     return tv_fail(m, "%s %s %s does not work", tv_type_name(a), name, tv_type_name(b));
+}
+
+enum err tc_compare(struct tv_mem *m, enum tc_compare op, struct tv a, struct tv b, int *out)
+{
+    int order;
+    switch (op) {
+    case TC_EQ:
+    case TC_NE:
+        TRY(tv_equal(m, a, b, out));
+        *out ^= op == TC_NE;
+        return OK;
+    case TC_IN:
+    case TC_NOT_IN:
+        TRY(tv_contains(m, b, a, out));
+        *out ^= op == TC_NOT_IN;
+        return OK;
+    default:
+        break;
+    }
+    if (a.kind == TV_UNDEFINED || b.kind == TV_UNDEFINED)
+        return tv_fail_undefined(m, a.kind == TV_UNDEFINED ? a : b);
+    TRY(tv_order(m, a, b, &order));
+    *out = order == 2    ? 0 // one is not a number
+           : op == TC_LT ? order < 0
+           : op == TC_LE ? order <= 0
+           : op == TC_GT ? order > 0
+                         : order >= 0;
+    return OK;
 }
 
 enum err tc_negate(struct tv_mem *m, struct tv a, int sign, struct tv *out)

@@ -55,9 +55,8 @@ enum tn_type {
     TN_ATTR,    // a.u.text
     TN_ITEM,    // a[b]
     TN_SLICE,   // a[b:c:d]
-    TN_CALL,    // a(list b)
-    TN_KWARG,   // u.text = a; only in argument lists
-    TN_SPREAD,  // *a, or **a when op is 1; only there
+    TN_CALL,    // a(list b of values, then TN_KWARG)
+    TN_KWARG,   // u.text = a
     TN_FILTER,  // a | op(list b); a = -1: the text of a block; op = -1: unknown, u.text names it
     TN_TEST,    // a is op(list b)
     TN_NOT,     // not a
@@ -68,7 +67,7 @@ enum tn_type {
     TN_BINARY,  // a op b
     TN_CONCAT,  // list a, joined by ~
     TN_COMPARE, // a, then the list b of TN_OPERAND
-    TN_OPERAND, // op a
+    TN_OPERAND, // op a; op: enum tc_compare
     TN_COND,    // b if a else c (or -1)
     TN_LIST,    // list a
     TN_TUPLE,   // list a
@@ -78,23 +77,17 @@ enum tn_type {
     TN_OUTPUT,       // {{ a }}
     TN_IF,           // list a of TN_BRANCH
     TN_BRANCH,       // condition a (or -1: else), body b
-    TN_FOR,          // a in b if c (or -1): body d, else e; op: 1 when loop(...) may run it again
+    TN_FOR,          // a in b if c (or -1): body d, else e
     TN_SET,          // a = b
     TN_SET_BLOCK,    // a = filters b (or -1) of body c
-    TN_MACRO,        // name: parameters a (list of TN_PARAM), body b; op: enum tn_macro_flags
+    TN_MACRO,        // name: parameters a (list of TN_PARAM), body b
     TN_PARAM,        // name, default a (or -1)
-    TN_CALL_BLOCK,   // call a with caller = macro b (a TN_MACRO)
     TN_FILTER_BLOCK, // filters a of body b
     TN_SCOPE,        // body a in a scope of its own
     TN_NSREF,        // target name.u.text
     TN_BREAK,
     TN_CONTINUE,
 };
-
-enum tn_compare { TN_EQ, TN_NE, TN_LT, TN_LE, TN_GT, TN_GE, TN_IN, TN_NOT_IN };
-
-/* What a macro's body asks for; without asking, surplus arguments are errors. */
-enum tn_macro_flags { TN_VARARGS = 1, TN_KWARGS = 2, TN_CALLER = 4 };
 
 struct tn {
     uint8_t type; // enum tn_type

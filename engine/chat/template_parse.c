@@ -135,8 +135,8 @@ enum err tp_unexpected(const struct tp *p, const char *wanted)
                        p->t->text + k->u.text.at);
     case TOK_OP:
         return k->op < 256 ? tn_fail(p->t, k->line, "expected %s, found '%c'", wanted, k->op)
-                           : tn_fail(p->t, k->line, "expected %s, found '%c%c'", wanted,
-                                     k->op >> 8, k->op & 255);
+                           : tn_fail(p->t, k->line, "expected %s, found '%c%c'", wanted, k->op >> 8,
+                                     k->op & 255);
     default:
         return tn_fail(p->t, k->line, "expected %s, found a literal", wanted);
     }
@@ -206,7 +206,7 @@ static enum err parse_if(struct tp *p, int32_t node)
     while (which < 2) {
         int32_t branch, cond = -1, first;
         if (which == 0)
-            TRY(tp_tuple(p, TP_NO_COND, NULL, &cond));
+            TRY(tp_tuple(p, TP_NO_COND, &cond));
         int is_else = which == 1;
         TRY(block(p, is_else ? last : ends, &first, &which));
         TRY(tp_node(p, TN_BRANCH, p->toks[p->at].line, &branch));
@@ -288,10 +288,9 @@ static enum err parse_for(struct tp *p, int32_t node)
     TRY(target(p, 0, &to));
     if (!tp_skip_word(p, "in"))
         return tp_unexpected(p, "'in'");
-    TRY(tp_tuple(p, TP_NO_COND, "recursive", &iter));
+    TRY(tp_tuple(p, TP_NO_COND, &iter));
     if (tp_skip_word(p, "if"))
         TRY(tp_expr(p, TP_WITH_COND, &cond));
-    int recursive = tp_skip_word(p, "recursive");
     p->loops++;
     TRY(inner_block(p, ends, &first, &which));
     p->loops--;
@@ -303,7 +302,6 @@ static enum err parse_for(struct tp *p, int32_t node)
     n->c = cond;
     n->d = first;
     n->e = other;
-    n->op = recursive;
     return OK;
 }
 
@@ -314,7 +312,7 @@ static enum err parse_set(struct tp *p, int32_t node)
     int which;
     TRY(target(p, 1, &to));
     if (tp_skip_op(p, '=')) {
-        TRY(tp_tuple(p, TP_WITH_COND, NULL, &value));
+        TRY(tp_tuple(p, TP_WITH_COND, &value));
         p->t->nodes[node].a = to;
         p->t->nodes[node].b = value;
         return OK;
@@ -362,58 +360,23 @@ static enum err params(struct tp *p, int32_t *first)
     return OK;
 }
 
-/* Parameters (when `parens` are there) and body into a TN_MACRO node. */
-static enum err macro_rest(struct tp *p, int32_t node, const char *const *ends)
-{
-    int32_t list = -1, first;
-    int which, flags = p->macro_flags, loops = p->loops;
-    p->macro_flags = 0;
-    p->loops = 0;
-    if (tp_is_op(p, '('))
-        TRY(params(p, &list));
-    else if (!p->t->nodes[node].op)
-        return tp_unexpected(p, "'('");
-    if (p->t->nodes[node].op) {
-        int32_t callee;
-        TRY(tp_expr(p, TP_WITH_COND, &callee));
-        if (p->t->nodes[callee].type != TN_CALL)
-            return tn_fail(p->t, p->t->nodes[node].line, "{%% call %%} needs a call");
-        p->t->nodes[node].c = callee;
-    }
-    TRY(inner_block(p, ends, &first, &which));
-    struct tn *n = &p->t->nodes[node];
-    n->op = p->macro_flags;
-    n->a = list;
-    n->b = first;
-    p->macro_flags |= flags; // what an inner macro asks for, the outer one must have
-    p->loops = loops;
-    return OK;
-}
-
 static enum err parse_macro(struct tp *p, int32_t node)
 {
     static const char *const ends[] = {"endmacro", NULL};
     struct tn_text text;
-    int32_t name;
+    int32_t name, list = -1, first;
+    int which, loops = p->loops;
     TRY(tp_expect_name(p, &text));
     TRY(tp_name(p, text, &name));
-    p->t->nodes[node].name = name;
-    return macro_rest(p, node, ends);
-}
-
-/* {% call(params) macro(args) %}: the macro sees the body as caller(). */
-static enum err parse_call(struct tp *p, int32_t node)
-{
-    static const char *const ends[] = {"endcall", NULL};
-    int32_t macro, line = p->t->nodes[node].line;
-    TRY(tp_node(p, TN_MACRO, line, &macro));
-    p->t->nodes[macro].op = TN_CALLER; // until macro_rest has read the call
-    p->t->nodes[macro].name = -1;
-    TRY(macro_rest(p, macro, ends));
-    p->t->nodes[node].a = p->t->nodes[macro].c;
-    p->t->nodes[node].b = macro;
-    p->t->nodes[macro].c = -1;
-    return tp_close(p, macro);
+    TRY(params(p, &list));
+    p->loops = 0;
+    TRY(inner_block(p, ends, &first, &which));
+    p->loops = loops;
+    struct tn *n = &p->t->nodes[node];
+    n->name = name;
+    n->a = list;
+    n->b = first;
+    return OK;
 }
 
 static enum err parse_filter_block(struct tp *p, int32_t node)
@@ -439,40 +402,6 @@ static enum err parse_generation(struct tp *p, int32_t node)
     return OK;
 }
 
-/* {% with a = 1, b = 2 %}: a scope that begins with one assignment of all, so that b cannot see a.
- */
-static enum err parse_with(struct tp *p, int32_t node)
-{
-    static const char *const ends[] = {"endwith", NULL};
-    struct tp_list names = {-1, -1}, values = {-1, -1};
-    int32_t line = p->t->nodes[node].line, first, set, to, value;
-    int which;
-    while (p->toks[p->at].type != TOK_BLOCK_END) {
-        if (names.first >= 0)
-            TRY(tp_expect_op(p, ','));
-        TRY(target_item(p, 0, &to));
-        TRY(check_target(p, to, 0));
-        TRY(tp_expect_op(p, '='));
-        TRY(tp_expr(p, TP_WITH_COND, &value));
-        tp_append(p, &names, to);
-        tp_append(p, &values, value);
-    }
-    TRY(inner_block(p, ends, &first, &which));
-    TRY(tp_node(p, TN_TUPLE, line, &to));
-    p->t->nodes[to].a = names.first;
-    TRY(tp_close(p, to));
-    TRY(tp_node(p, TN_TUPLE, line, &value));
-    p->t->nodes[value].a = values.first;
-    TRY(tp_close(p, value));
-    TRY(tp_node(p, TN_SET, line, &set));
-    p->t->nodes[set].a = to;
-    p->t->nodes[set].b = value;
-    p->t->nodes[set].next = first;
-    TRY(tp_close(p, set));
-    p->t->nodes[node].a = set;
-    return OK;
-}
-
 static enum err parse_jump(struct tp *p, int32_t node)
 {
     const struct tn *n = &p->t->nodes[node];
@@ -492,10 +421,8 @@ static enum err statement(struct tp *p, int32_t *out)
         {"for", TN_FOR, parse_for},
         {"set", TN_SET, parse_set},
         {"macro", TN_MACRO, parse_macro},
-        {"call", TN_CALL_BLOCK, parse_call},
         {"filter", TN_FILTER_BLOCK, parse_filter_block},
         {"generation", TN_SCOPE, parse_generation},
-        {"with", TN_SCOPE, parse_with},
         {"break", TN_BREAK, parse_jump},
         {"continue", TN_CONTINUE, parse_jump},
     };
@@ -544,7 +471,7 @@ static enum err body(struct tp *p, const char *const *ends, int32_t *first, int 
             p->t->nodes[node].u.text = k->u.text;
         } else if (k->type == TOK_VAR_BEGIN) {
             int32_t value;
-            TRY(tp_tuple(p, TP_WITH_COND, NULL, &value));
+            TRY(tp_tuple(p, TP_WITH_COND, &value));
             if (p->toks[p->at].type != TOK_VAR_END)
                 return tp_unexpected(p, "'}}'");
             p->at++;

@@ -14,10 +14,9 @@ struct tp {
     const struct tok *toks; // borrowed; ends with TOK_EOF
     int32_t at;             // next token
     int32_t cap_nodes, cap_names;
-    int nest;        // open brackets and blocks
-    int soft;        // inside an `if` branch: unknown filters fail when they run
-    int loops;       // open for bodies, so that break and continue have one
-    int macro_flags; // enum tn_macro_flags asked for in the macro being parsed
+    int nest;  // open brackets and blocks
+    int soft;  // inside an `if` branch: unknown filters fail when they run
+    int loops; // open for bodies, so that break and continue have one
     int32_t slots[TP_NAME_SLOTS];
 };
 
@@ -48,8 +47,8 @@ enum err tp_enter(struct tp *p);
 enum tp_cond { TP_NO_COND, TP_WITH_COND }; // is `a if b` part of it?
 
 enum err tp_expr(struct tp *p, enum tp_cond cond, int32_t *out);
-/* An expression, or a tuple without parentheses; `end` (or NULL) is a word that ends it. */
-enum err tp_tuple(struct tp *p, enum tp_cond cond, const char *end, int32_t *out);
+/* An expression, or a tuple without parentheses. */
+enum err tp_tuple(struct tp *p, enum tp_cond cond, int32_t *out);
 enum err tp_primary(struct tp *p, int32_t *out);
 /* (args) into a list. */
 enum err tp_call_args(struct tp *p, int32_t *first);

@@ -44,21 +44,17 @@ static enum err put_quoted(struct tv_mem *m, struct tv_buf *b, const char *s, in
 
 static enum err repr_list(struct tv_mem *m, struct tv_buf *b, struct tv v)
 {
-    if (v.sub > TV_SEQ_TUPLE && v.sub != TV_SEQ_VIEW)
+    if (v.sub > TV_SEQ_TUPLE)
         return tv_fail(m, "a %s cannot be printed (use |list)", tv_type_name(v));
     const struct tv_list *l = v.u.list;
     int tuple = v.sub == TV_SEQ_TUPLE;
-    if (v.sub == TV_SEQ_VIEW) {
-        TRY(tv_puts(m, b, l->view));
-        TRY(tv_puts(m, b, "("));
-    }
     TRY(tv_puts(m, b, tuple ? "(" : "["));
     for (int64_t i = 0; i < l->n; i++) {
         if (i)
             TRY(tv_puts(m, b, ", "));
         TRY(tv_put_repr(m, b, l->items[i]));
     }
-    return tv_puts(m, b, v.sub == TV_SEQ_VIEW ? "])" : !tuple ? "]" : l->n == 1 ? ",)" : ")");
+    return tv_puts(m, b, !tuple ? "]" : l->n == 1 ? ",)" : ")");
 }
 
 static enum err repr_dict(struct tv_mem *m, struct tv_buf *b, const struct tv_dict *d)
@@ -72,6 +68,18 @@ static enum err repr_dict(struct tv_mem *m, struct tv_buf *b, const struct tv_di
         TRY(tv_put_repr(m, b, d->pairs[i].value));
     }
     return tv_puts(m, b, "}");
+}
+
+/* n spaces; the number comes from the template. */
+enum err tv_put_spaces(struct tv_mem *m, struct tv_buf *b, int64_t n)
+{
+    static const char spaces[] = "                ";
+    for (int64_t more; n > 0; n -= more) {
+        more = min_i64(n, sizeof spaces - 1);
+        TRY(tv_pay(m, 1));
+        TRY(tv_put(m, b, spaces, more));
+    }
+    return OK;
 }
 
 enum err tv_put_repr(struct tv_mem *m, struct tv_buf *b, struct tv v)
@@ -175,12 +183,10 @@ static enum err json_string_text(struct tv_mem *m, struct tv_buf *b, struct tv v
 static enum err json_break(struct tv_mem *m, struct tv_buf *b, const struct tv_json_style *style,
                            int level)
 {
-    if (!style->indent.s)
+    if (style->indent < 0)
         return OK;
     TRY(tv_puts(m, b, "\n"));
-    for (int i = 0; i < level; i++)
-        TRY(tv_put(m, b, style->indent.s, style->indent.n));
-    return OK;
+    return tv_put_spaces(m, b, level * style->indent);
 }
 
 static enum err json_scalar(struct tv_mem *m, struct tv_buf *b, struct tv v,
@@ -223,31 +229,14 @@ static enum err json_list(struct tv_mem *m, struct tv_buf *b, const struct tv_li
     return tv_puts(m, b, "]");
 }
 
-/* The positions of a dict's pairs in the order of their keys. */
-static enum err sorted_pairs(struct tv_mem *m, const struct tv_dict *d, struct tv **order)
-{
-    void *keys, *items;
-    TRY(tv_take(m, d->n, sizeof(struct tv), &keys));
-    TRY(tv_take(m, d->n, sizeof(struct tv), &items));
-    *order = items;
-    for (int64_t i = 0; i < d->n; i++) {
-        ((struct tv *)keys)[i] = d->pairs[i].key;
-        (*order)[i] = tv_int(i);
-    }
-    return tv_sort(m, items, keys, d->n, 0);
-}
-
 static enum err json_dict(struct tv_mem *m, struct tv_buf *b, const struct tv_dict *d,
                           const struct tv_json_style *style, int level)
 {
-    struct tv *order = NULL;
     if (!d->n)
         return tv_puts(m, b, "{}");
-    if (style->sort_keys)
-        TRY(sorted_pairs(m, d, &order));
     TRY(tv_puts(m, b, "{"));
     for (int64_t i = 0; i < d->n; i++) {
-        const struct tv_pair *pair = &d->pairs[order ? order[i].u.i : i];
+        const struct tv_pair *pair = &d->pairs[i];
         if (i)
             TRY(tv_put(m, b, style->item.s, style->item.n));
         TRY(json_break(m, b, style, level + 1));

@@ -82,7 +82,7 @@ enum err te_assign_target(struct te *e, int32_t target, struct tv value)
     int64_t n_items, i = 0;
     e->m.line = n->line;
     if (value.kind == TV_UNDEFINED)
-        return tv_fail(&e->m, "'%.*s' is undefined", (int)value.n, value.u.s);
+        return tv_fail_undefined(&e->m, value);
     TRY(tv_walk(&e->m, value, &items, &n_items));
     for (int32_t at = n->a; at >= 0; at = e->t->nodes[at].next, i++) {
         if (i >= n_items)
@@ -190,13 +190,13 @@ static enum err loop_turn(struct te *e, struct te_loop *loop, enum te_flow *flow
     return OK;
 }
 
-/* The loop over v, in the scope at hand. */
-static enum err loop_run(struct te *e, const struct tn *n, struct tv v, int depth,
-                         enum te_flow *flow)
+static enum err run_for(struct te *e, const struct tn *n, enum te_flow *flow)
 {
+    struct te_mark mark = te_mark(e);
     struct te_loop *loop;
+    struct tv v;
+    TRY(te_eval(e, n->b, &v));
     TRY(loop_open(e, n, v, &loop));
-    loop->depth = depth;
     for (;; loop->index++) {
         enum te_flow turn = TE_NEXT;
         TRY(te_loop_fetch(e, loop, loop->index + 1));
@@ -211,29 +211,7 @@ static enum err loop_run(struct te *e, const struct tn *n, struct tv v, int dept
         TRY(te_body(e, n->e, flow));
         e->scope = loop->scope;
     }
-    return OK;
-}
-
-static enum err run_for(struct te *e, const struct tn *n, enum te_flow *flow)
-{
-    struct te_mark mark = te_mark(e);
-    struct tv v;
-    TRY(te_eval(e, n->b, &v));
-    TRY(loop_run(e, n, v, 0, flow));
     te_release(e, mark);
-    return OK;
-}
-
-/* What was written since `start` becomes a value. */
-static enum err take_back(struct te *e, int64_t start, struct tv *out)
-{
-    void *p;
-    int64_t n = e->n - start;
-    TRY(tv_take(&e->m, n, 1, &p));
-    if (n)
-        memcpy(p, e->out + start, (size_t)n);
-    e->n = start;
-    *out = tv_str(p, n);
     return OK;
 }
 
@@ -242,27 +220,14 @@ static enum err take_back(struct te *e, int64_t start, struct tv *out)
 static enum err capture(struct te *e, int32_t first, enum te_flow *flow, struct tv *out)
 {
     int64_t start = e->n;
+    void *p;
     TRY(te_body(e, first, flow));
-    return take_back(e, start, out);
-}
-
-enum err te_loop_call(struct te *e, const struct te_loop *loop, const struct tc_args *args,
-                      struct tv *out)
-{
-    static const struct tc_params params = {{"iterable"}, 1, 1};
-    struct te_scope *scope = e->scope;
-    enum te_flow flow = TE_NEXT;
-    int64_t start = e->n;
-    struct tv v;
-    TRY(tc_bind(&e->m, "loop", &params, args, &v));
-    if (!loop->node->op)
-        return tv_fail(&e->m, "only a loop marked recursive can be called");
-    TRY(tv_enter(&e->m));
-    e->scope = loop->scope;
-    TRY(loop_run(e, loop->node, v, loop->depth + 1, &flow));
-    e->scope = scope;
-    e->m.depth--;
-    return take_back(e, start, out);
+    TRY(tv_take(&e->m, e->n - start, 1, &p));
+    *out = tv_str(p, e->n - start);
+    if (out->n)
+        memcpy(p, e->out + start, (size_t)out->n);
+    e->n = start;
+    return OK;
 }
 
 static enum err capture_block(struct te *e, int32_t first, enum te_flow *flow, struct tv *out)
@@ -318,98 +283,47 @@ static enum err macro_value(struct te *e, const struct tn *n, struct tv *out)
     return OK;
 }
 
-/* {% call %}: the call of its expression with one more named argument, caller. */
-static enum err run_call_block(struct te *e, const struct tn *n)
+/* The value of the macro's parameter number i: by position, by name, its default or undefined. */
+static enum err macro_param(struct te *e, const struct tn *param, const struct tc_args *args, int i,
+                            int *n_used, struct tv *out)
 {
-    struct te_mark mark = te_mark(e);
-    struct tv caller, f, text;
-    struct tc_args args;
-    void *named;
-    const struct tn *call = &e->t->nodes[n->a];
-    TRY(macro_value(e, &e->t->nodes[n->b], &caller));
-    TRY(te_eval(e, call->a, &f));
-    TRY(te_args(e, call->b, &args));
-    e->m.line = n->line;
-    if (f.kind != TV_MACRO)
-        return tv_fail(&e->m, "{%% call %%} needs a macro, not %s", tv_type_name(f));
-    TRY(tv_take(&e->m, args.n_named + 1, sizeof(struct tc_kwarg), &named));
-    if (args.n_named)
-        memcpy(named, args.named, (size_t)args.n_named * sizeof(struct tc_kwarg));
-    args.named = named;
-    args.named[args.n_named++] = (struct tc_kwarg){"caller", 6, caller};
-    TRY(te_macro_call(e, f.u.ptr, &args, &text));
-    TRY(write_out(e, text.u.s, text.n));
-    te_release(e, mark);
+    struct tn_text name = e->t->names[param->name];
+    const char *text = e->t->text + name.at;
+    int k = 0;
+    TRY(tv_pay(&e->m, 1 + args->n_named / 16));
+    while (k < args->n_named &&
+           !tv_is_text(tv_str(text, name.n), args->named[k].name, args->named[k].n))
+        k++;
+    *out = tv_undefined(text, name.n);
+    *n_used += i < args->n_pos || k < args->n_named;
+    if (i < args->n_pos && k < args->n_named)
+        return tv_fail(&e->m, "two values for the argument '%.*s'", name.n, text);
+    if (i < args->n_pos)
+        *out = args->pos[i];
+    else if (k < args->n_named)
+        *out = args->named[k].value;
+    else if (param->a >= 0)
+        return te_eval(e, param->a, out);
     return OK;
 }
 
-/* Takes the named argument `name` out of args: 1 when it was there. */
-static int take_named(struct tc_args *args, const char *name, int32_t n, struct tv *out)
-{
-    for (int i = 0; i < args->n_named; i++) {
-        if (args->named[i].n != n || memcmp(args->named[i].name, name, (size_t)n))
-            continue;
-        *out = args->named[i].value;
-        args->n_named--; // the others keep their order, which kwargs shows
-        memmove(args->named + i, args->named + i + 1,
-                (size_t)(args->n_named - i) * sizeof *args->named);
-        return 1;
-    }
-    return 0;
-}
-
-/* What is left of the arguments goes to varargs, kwargs and caller, if the macro asks for them. */
-static enum err bind_rest(struct te *e, const struct tn *n, struct tc_args *args, int n_bound)
-{
-    struct tv v = tv_undefined("caller", 6);
-    if (n->op & TN_CALLER) {
-        take_named(args, "caller", 6, &v);
-        TRY(te_assign(e, e->name_caller, v));
-    }
-    if (n->op & TN_KWARGS) {
-        TRY(tv_dict_new(&e->m, args->n_named, &v));
-        for (int i = 0; i < args->n_named; i++) {
-            const struct tc_kwarg *k = &args->named[i];
-            TRY(tv_dict_set(&e->m, v.u.dict, tv_str(k->name, k->n), k->value));
-        }
-        TRY(te_assign(e, e->name_kwargs, v));
-    } else if (args->n_named) {
-        return tv_fail(&e->m, "the macro takes no argument '%.*s'", args->named[0].n,
-                       args->named[0].name);
-    }
-    int n_rest = args->n_pos - n_bound;
-    if (!(n->op & TN_VARARGS))
-        return n_rest ? tv_fail(&e->m, "the macro takes %d arguments, not %d", n_bound, args->n_pos)
-                      : OK;
-    TRY(tv_list_new(&e->m, TV_SEQ_TUPLE, n_rest, &v));
-    for (int i = 0; i < n_rest; i++)
-        v.u.list->items[i] = args->pos[n_bound + i];
-    return te_assign(e, e->name_varargs, v);
-}
-
-enum err te_macro_call(struct te *e, const struct te_macro *macro, const struct tc_args *given,
+enum err te_macro_call(struct te *e, const struct te_macro *macro, const struct tc_args *args,
                        struct tv *out)
 {
-    const struct tn *n = macro->node;
     struct te_scope *scope = e->scope;
-    struct tc_args args = *given;
     enum te_flow flow = TE_NEXT;
-    int n_bound = 0;
+    int i = 0, n_used = 0;
     TRY(tv_enter(&e->m));
     TRY(te_scope_push(e, macro->scope));
-    for (int32_t i = n->a; i >= 0; i = e->t->nodes[i].next) {
-        const struct tn *param = &e->t->nodes[i];
-        struct tn_text name = e->t->names[param->name];
-        struct tv v = tv_undefined(e->t->text + name.at, name.n);
-        TRY(tv_pay(&e->m, 1 + args.n_named / 16));
-        if (n_bound < args.n_pos)
-            v = args.pos[n_bound++];
-        else if (!take_named(&args, e->t->text + name.at, name.n, &v) && param->a >= 0)
-            TRY(te_eval(e, param->a, &v));
+    for (int32_t at = macro->node->a; at >= 0; at = e->t->nodes[at].next, i++) {
+        const struct tn *param = &e->t->nodes[at];
+        struct tv v;
+        TRY(macro_param(e, param, args, i, &n_used, &v));
         TRY(te_assign(e, param->name, v));
     }
-    TRY(bind_rest(e, n, &args, n_bound));
-    TRY(capture(e, n->b, &flow, out));
+    if (n_used < args->n_pos + args->n_named)
+        return tv_fail(&e->m, "the macro does not take all of these arguments");
+    TRY(capture(e, macro->node->b, &flow, out));
     e->scope = scope;
     e->m.depth--;
     return OK;
@@ -455,8 +369,6 @@ static enum err run_statement(struct te *e, const struct tn *n, enum te_flow *fl
         return run_set_block(e, n, flow);
     case TN_MACRO:
         return run_macro(e, n);
-    case TN_CALL_BLOCK:
-        return run_call_block(e, n);
     case TN_FILTER_BLOCK:
         return run_filter_block(e, n, flow);
     case TN_SCOPE:

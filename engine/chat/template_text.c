@@ -99,27 +99,6 @@ int tt_is_printable(int32_t cp)
     }
 }
 
-int tt_is_alpha(int32_t cp)
-{
-    utf8proc_category_t c = utf8proc_category(cp);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
-}
-
-int tt_is_digit(int32_t cp)
-{
-    return utf8proc_category(cp) == UTF8PROC_CATEGORY_ND;
-}
-
-int tt_is_upper(int32_t cp)
-{
-    return utf8proc_category(cp) == UTF8PROC_CATEGORY_LU;
-}
-
-int tt_is_lower(int32_t cp)
-{
-    return utf8proc_category(cp) == UTF8PROC_CATEGORY_LL;
-}
-
 int32_t tt_to_upper(int32_t cp)
 {
     return cp < 0x80 ? (cp >= 'a' && cp <= 'z' ? cp - 32 : cp) : utf8proc_toupper(cp);
@@ -177,15 +156,6 @@ int64_t tt_find(const char *s, int64_t n, const char *what, int64_t n_what)
         return 0;
     const char *p = n_what > n ? NULL : memmem(s, (size_t)n, what, (size_t)n_what);
     return p ? p - s : -1;
-}
-
-int64_t tt_find_last(const char *s, int64_t n, const char *what, int64_t n_what)
-{
-    for (int64_t i = n - n_what; i >= 0; i--) {
-        if (!memcmp(s + i, what, (size_t)n_what))
-            return i;
-    }
-    return -1;
 }
 
 /* The digits and exponent of "%.*e": [-]d.ddde[+-]xx rewritten as Python writes it. */

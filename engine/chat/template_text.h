@@ -28,10 +28,6 @@ int64_t tt_offset(const char *s, int64_t n, int64_t index);
 
 int tt_is_space(int32_t cp);
 int tt_is_printable(int32_t cp); // as repr() judges
-int tt_is_alpha(int32_t cp);
-int tt_is_digit(int32_t cp);
-int tt_is_upper(int32_t cp);
-int tt_is_lower(int32_t cp);
 int32_t tt_to_upper(int32_t cp);
 int32_t tt_to_lower(int32_t cp);
 
@@ -40,9 +36,8 @@ struct tt_span tt_strip(const char *s, int64_t n, enum tt_side side);
 /* s without the code points of `chars` at those ends. */
 struct tt_span tt_strip_chars(const char *s, int64_t n, const char *chars, int64_t n_chars,
                               enum tt_side side);
-/* First (or, from the right, last) place of `what` in s, or -1. */
+/* First place of `what` in s, or -1. */
 int64_t tt_find(const char *s, int64_t n, const char *what, int64_t n_what);
-int64_t tt_find_last(const char *s, int64_t n, const char *what, int64_t n_what);
 
 /* Python's repr of a float into out (at least 32 bytes); returns the bytes. */
 int tt_float(double f, char *out);

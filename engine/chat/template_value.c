@@ -26,13 +26,18 @@ enum err tv_fail(const struct tv_mem *m, const char *fmt, ...)
     return fail(ERR_ROW, "%s: chat template: line %d: %s", m->file, m->line, what);
 }
 
+enum err tv_fail_undefined(const struct tv_mem *m, struct tv v)
+{
+    return tv_fail(m, "'%.*s' is %s", (int)v.n, v.u.s,
+                   v.sub == TV_UNSAFE ? "refused: it would change its object" : "undefined");
+}
+
 enum err tv_pay(struct tv_mem *m, int64_t n)
 {
     m->steps_left -= n;
-    return m->steps_left >= 0
-               ? OK
-               : tv_fail(m, "more than %d steps (a loop or a text that is too long)",
-                         TEMPLATE_STEPS_MAX);
+    return m->steps_left >= 0 ? OK
+                              : tv_fail(m, "more than %d steps (a loop or a text that is too long)",
+                                        TEMPLATE_STEPS_MAX);
 }
 
 enum err tv_enter(struct tv_mem *m)
@@ -140,14 +145,6 @@ enum err tv_list_new(struct tv_mem *m, enum tv_seq seq, int64_t n, struct tv *ou
     return OK;
 }
 
-enum err tv_pair_new(struct tv_mem *m, struct tv a, struct tv b, struct tv *out)
-{
-    TRY(tv_list_new(m, TV_SEQ_TUPLE, 2, out));
-    out->u.list->items[0] = a;
-    out->u.list->items[1] = b;
-    return OK;
-}
-
 enum err tv_dict_new(struct tv_mem *m, int64_t cap, struct tv *out)
 {
     void *dict, *pairs;
@@ -173,8 +170,7 @@ int tv_hashable(struct tv v)
 struct tv *tv_dict_find_str(const struct tv_dict *d, const char *s, int64_t n)
 {
     for (int64_t i = 0; i < d->n; i++) {
-        struct tv *k = &d->pairs[i].key;
-        if (k->kind == TV_STR && k->n == n && !memcmp(k->u.s, s, (size_t)n))
+        if (tv_is_text(d->pairs[i].key, s, n))
             return &d->pairs[i].value;
     }
     return NULL;
@@ -220,6 +216,23 @@ enum err tv_dict_set(struct tv_mem *m, struct tv_dict *d, struct tv key, struct 
         d->cap = cap;
     }
     d->pairs[d->n++] = (struct tv_pair){key, value};
+    return OK;
+}
+
+enum err tv_dict_list(struct tv_mem *m, const struct tv_dict *d, enum tv_part part, enum tv_seq seq,
+                      struct tv *out)
+{
+    TRY(tv_list_new(m, seq, d->n, out));
+    for (int64_t i = 0; i < d->n; i++) {
+        const struct tv_pair *pair = &d->pairs[i];
+        struct tv *item = &out->u.list->items[i];
+        *item = part == TV_KEYS ? pair->key : pair->value;
+        if (part == TV_ITEMS) {
+            TRY(tv_list_new(m, TV_SEQ_TUPLE, 2, item));
+            item->u.list->items[0] = pair->key;
+            item->u.list->items[1] = pair->value;
+        }
+    }
     return OK;
 }
 
@@ -275,9 +288,14 @@ enum err tv_from_json(struct tv_mem *m, const json_t *j, struct tv *out)
     return OK;
 }
 
+int tv_is_text(struct tv v, const char *s, int64_t n)
+{
+    return v.kind == TV_STR && v.n == n && !memcmp(v.u.s, s, (size_t)n);
+}
+
 int tv_is_str(struct tv v, const char *s)
 {
-    return v.kind == TV_STR && v.n == (int64_t)strlen(s) && !memcmp(v.u.s, s, (size_t)v.n);
+    return tv_is_text(v, s, (int64_t)strlen(s));
 }
 
 int tv_is_number(struct tv v)
@@ -444,10 +462,12 @@ enum err tv_order(struct tv_mem *m, struct tv a, struct tv b, int *out)
         *out = c ? (c > 0) - (c < 0) : a.n < b.n ? -1 : a.n > b.n;
         return OK;
     }
-    if (a.kind == TV_UNDEFINED || b.kind == TV_UNDEFINED) {
-        struct tv missing = a.kind == TV_UNDEFINED ? a : b;
-        return tv_fail(m, "'%.*s' is undefined", (int)missing.n, missing.u.s);
+    if (a.kind == TV_UNDEFINED && b.kind == TV_UNDEFINED) { // |sort by a key that no item has
+        *out = 0;
+        return OK;
     }
+    if (a.kind == TV_UNDEFINED || b.kind == TV_UNDEFINED)
+        return tv_fail_undefined(m, a.kind == TV_UNDEFINED ? a : b);
     if (a.kind != TV_LIST || b.kind != TV_LIST || a.sub != b.sub || a.sub > TV_SEQ_TUPLE)
         return tv_fail(m, "%s and %s cannot be compared", tv_type_name(a), tv_type_name(b));
     TRY(tv_enter(m));

@@ -62,9 +62,7 @@ struct tv {
 struct tv_list {
     struct tv *items; // [n]
     int64_t n;
-    const char *view; // TV_SEQ_VIEW: Python's name of its type
-    int spent;        // TV_SEQ_ITER that was walked
-    int is_group;     // TV_SEQ_TUPLE of |groupby: its items are also .grouper and .list
+    int spent; // TV_SEQ_ITER that was walked
 };
 
 struct tv_pair {
@@ -75,6 +73,8 @@ struct tv_dict {
     struct tv_pair *pairs; // [n], in order of insertion
     int64_t n, cap;
 };
+
+enum tv_part { TV_KEYS, TV_VALUES, TV_ITEMS };
 
 struct tv_bound {
     struct tv self;
@@ -100,6 +100,8 @@ struct tv_buf {
 
 enum err tv_fail(const struct tv_mem *m, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+/* "'name' is undefined", or refused: v is TV_UNDEFINED. */
+enum err tv_fail_undefined(const struct tv_mem *m, struct tv v);
 /* Pays n steps. ERR_ROW when they are used up. */
 enum err tv_pay(struct tv_mem *m, int64_t n);
 /* One level deeper; pair with m->depth--. */
@@ -111,6 +113,7 @@ void tv_stored(struct tv_mem *m, const void *p);
 
 enum err tv_put(struct tv_mem *m, struct tv_buf *b, const char *s, int64_t n);
 enum err tv_puts(struct tv_mem *m, struct tv_buf *b, const char *s);
+enum err tv_put_spaces(struct tv_mem *m, struct tv_buf *b, int64_t n);
 enum err tv_put_cp(struct tv_mem *m, struct tv_buf *b, int32_t cp);
 
 struct tv tv_undefined(const char *name, int64_t n);
@@ -122,15 +125,18 @@ struct tv tv_str(const char *s, int64_t n);
 struct tv tv_text(const struct tv_buf *b);
 /* A list of n items, uninitialised. */
 enum err tv_list_new(struct tv_mem *m, enum tv_seq seq, int64_t n, struct tv *out);
-enum err tv_pair_new(struct tv_mem *m, struct tv a, struct tv b, struct tv *out); // tuple (a, b)
 enum err tv_dict_new(struct tv_mem *m, int64_t cap, struct tv *out);
 enum err tv_dict_set(struct tv_mem *m, struct tv_dict *d, struct tv key, struct tv value);
 /* The value under `key`, or NULL. ERR_ROW when the key cannot be one. */
 enum err tv_dict_find(struct tv_mem *m, const struct tv_dict *d, struct tv key, struct tv **out);
+/* A list of its keys, values or (key, value) tuples. */
+enum err tv_dict_list(struct tv_mem *m, const struct tv_dict *d, enum tv_part part, enum tv_seq seq,
+                      struct tv *out);
 struct tv *tv_dict_find_str(const struct tv_dict *d, const char *s, int64_t n);
 enum err tv_from_json(struct tv_mem *m, const json_t *j, struct tv *out);
 
 int tv_is_str(struct tv v, const char *s);
+int tv_is_text(struct tv v, const char *s, int64_t n);
 int tv_is_number(struct tv v); // bool counts, as in Python
 double tv_as_float(struct tv v);
 int tv_hashable(struct tv v);
@@ -151,8 +157,8 @@ enum err tv_put_str(struct tv_mem *m, struct tv_buf *b, struct tv v);
 enum err tv_put_repr(struct tv_mem *m, struct tv_buf *b, struct tv v);
 
 struct tv_json_style {
-    int ensure_ascii, sort_keys;
-    struct tt_span indent;      // of one level; s = NULL: all on one line
+    int ensure_ascii;
+    int64_t indent;             // spaces of one level; -1: all on one line
     struct tt_span item, colon; // separators
 };
 
