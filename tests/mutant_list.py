@@ -390,15 +390,15 @@ fault("members that a template does not know are dropped in silence", "engine/jo
 fault("null is a member", "engine/job/request_chat.c", "json_is_null(value) && strcmp", "0 && strcmp", CHAT)
 fault("a variable stands for tools", "engine/job/request_chat.c", "if (is_one_of(key, taken))", "if (0)", CHAT)
 fault("the generation prompt cannot be left out", "engine/job/request_chat.c", "= !json_is_false(prompt),", "= 1,", CHAT)
-fault("a text that moves loses its last byte", "engine/chat/template_value.c", "memcpy(p, b->p, (size_t)b->n);",
+fault("a text that moves loses its last byte", "engine/chat/template_text.c", "memcpy(p, b->p, (size_t)b->n);",
       "memcpy(p, b->p, (size_t)b->n - 1);", TEMPLATE)
 fault("values of tools are not counted", "engine/job/request.c", "{&f->messages, &f->tools, &f->chat_template_kwargs}",
       "{&f->messages, &f->chat_template_kwargs}", CHAT)
 fault("tools without messages", "engine/job/request.c", "if (!f->messages.set && (f->tools.set ||", "if (0 && (f->tools.set ||", CHAT)
 fault("an argument by name that a macro does not have is dropped", "engine/chat/template_run.c",
       "n_used < args->n_pos + args->n_named", "n_used < args->n_pos", TEMPLATE)
-fault("tokens of the model win over a row's", "engine/chat/template.c", "        if (value)\n            return tv_from_json(&e->m, value, out);",
-      "        if (value && key[0] != 'b')\n            return tv_from_json(&e->m, value, out);", TEMPLATE)
+fault("tokens of the model win over a row's", "engine/chat/template_run.c", "        if (value)\n            return tpl_from_json(&e->m, value, out);",
+      "        if (value && key[0] != 'b')\n            return tpl_from_json(&e->m, value, out);", TEMPLATE)
 
 # ---- a device with memory of its own
 

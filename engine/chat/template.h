@@ -19,7 +19,7 @@
 #endif
 #define TEMPLATE_DEPTH_MAX 600 // nested evaluations (macro calls, nested data)
 
-#define TEMPLATE_WHAT "chat template: " // stands before WHAT in messages
+#define TEMPLATE_WHAT "chat template: " // begins WHAT of a message
 
 struct template; // opaque: parsed, immutable, may be shared by threads
 
@@ -29,8 +29,8 @@ struct template; // opaque: parsed, immutable, may be shared by threads
  * memory is refused. On error *out is NULL. */
 enum err template_parse(struct template **out, const char *text, int64_t n_bytes, const char *file);
 
-/* Stands for a template that template_parse() refused, so that each row with messages can say why:
- * template_why() is that sentence, and NULL for every other template. NULL: no memory. */
+/* A template in place of one that template_parse() refused, so that each row with messages can say
+ * why: template_why() is that sentence, and NULL for every other template. NULL: no memory. */
 struct template *template_broken(const char *why);
 const char *template_why(const struct template *t);
 

@@ -2,15 +2,13 @@
  *
  * Owns: tags, whitespace control, literals. Refuses: grammar (template_parse.c).
  * The one fact: the environment is trim_blocks + lstrip_blocks, so the newline after a block or
- * comment goes away, and so does the space before one that stands first on its line; {{ }} keeps
+ * comment goes away, and so does the space before one that is first on its line; {{ }} keeps
  * both. */
-#include "engine/chat/template_node.h"
+#include "engine/chat/template_tree.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "engine/chat/template_text.h"
 
 struct lexer {
     struct template *t;
@@ -22,18 +20,18 @@ struct lexer {
     int starting; // the last match ended a line
     struct tok *toks;
     int32_t n_toks, cap;
-    char open[TN_NEST_MAX]; // brackets to close
+    char open[NEST_MAX]; // brackets to close
     int n_open;
 };
 
 static enum err lex_fail(const struct lexer *x, const char *what)
 {
-    return tn_fail(x->t, x->line, "%s", what);
+    return tpl_syntax(x->t, x->line, "%s", what);
 }
 
 static enum err lex_add(struct lexer *x, enum tok_type type, struct tok **out)
 {
-    TRY(tn_grow(x->t, (void **)&x->toks, x->n_toks, &x->cap, sizeof(struct tok)));
+    TRY(tpl_grow(x->t, (void **)&x->toks, x->n_toks, &x->cap, sizeof(struct tok)));
     struct tok *k = &x->toks[x->n_toks++];
     *k = (struct tok){.type = type, .line = x->line};
     if (out)
@@ -53,8 +51,8 @@ static void lex_move(struct lexer *x, int32_t to)
 static int32_t lex_skip_space(const struct lexer *x, int32_t at)
 {
     while (at < x->n) {
-        int32_t cp, n = tt_decode(x->s + at, x->n - at, &cp);
-        if (!tt_is_space(cp))
+        int32_t cp, n = tpl_decode(x->s + at, x->n - at, &cp);
+        if (!tpl_is_space(cp))
             break;
         at += n;
     }
@@ -87,19 +85,18 @@ static enum err lex_data(struct lexer *x, int32_t end, char sign, int lstrip)
     int32_t keep = end;
     if (sign == '-') {
         int64_t n = end - x->at;
-        struct tt_span span = tt_strip(x->s + x->at, n, TT_RIGHT);
-        keep = x->at + (int32_t)span.n;
+        keep = x->at + (int32_t)tpl_strip(tpl_str(x->s + x->at, n), tpl_none(), SIDE_RIGHT).n;
     } else if (sign != '+' && lstrip) {
         int32_t line = end;
         while (line > x->at && x->s[line - 1] != '\n')
             line--;
-        if ((line > x->at || x->starting) && tt_strip(x->s + line, end - line, TT_LEFT).n == 0)
+        if ((line > x->at || x->starting) && lex_skip_space(x, line) >= end)
             keep = line;
     }
     if (keep > x->at) {
         struct tok *k;
         TRY(lex_add(x, TOK_DATA, &k));
-        k->u.text = (struct tn_text){x->at, keep - x->at};
+        k->u.text = (struct text){x->at, keep - x->at};
     }
     lex_move(x, end);
     return OK;
@@ -121,7 +118,7 @@ static int32_t lex_word_tag(const struct lexer *x, int32_t at, const char *word,
     return lex_tag_end(x, at, "%}", plus, trim);
 }
 
-/* {% raw %}: everything up to {% endraw %} is text. x->at stands behind the opening tag. */
+/* {% raw %}: everything up to {% endraw %} is text. x->at is behind the opening tag. */
 static enum err lex_raw(struct lexer *x)
 {
     for (int32_t i = x->at; i + 1 < x->n; i++) {
@@ -208,14 +205,14 @@ static enum err lex_string(struct lexer *x, int32_t at, int32_t end)
         if (cp == -1)
             return lex_fail(x, "bad or unsupported escape in a string");
         if (cp >= 0)
-            n += tt_encode(cp, out + n);
+            n += tpl_encode(cp, out + n);
         else if (cp == -2) {
             out[n++] = '\\';
             used = 0;
         }
         at += 1 + used;
     }
-    k->u.text = (struct tn_text){x->pool, n};
+    k->u.text = (struct text){x->pool, n};
     x->pool += n;
     return OK;
 }
@@ -281,13 +278,13 @@ static enum err lex_bracket(struct lexer *x, char c)
     if (!closing || !c)
         return OK;
     if (c == '(' || c == '[' || c == '{') {
-        if (x->n_open == TN_NEST_MAX)
+        if (x->n_open == NEST_MAX)
             return lex_fail(x, "nested too deeply");
         x->open[x->n_open++] = closing[1];
         return OK;
     }
     if (!x->n_open || x->open[x->n_open - 1] != c)
-        return tn_fail(x->t, x->line, "unexpected '%c'", c);
+        return tpl_syntax(x->t, x->line, "unexpected '%c'", c);
     x->n_open--;
     return OK;
 }
@@ -301,13 +298,13 @@ static enum err lex_operator(struct lexer *x)
         if (!lex_is(x, x->at, two[i]))
             continue;
         TRY(lex_add(x, TOK_OP, &k));
-        k->op = TOK_OP2(two[i][0], two[i][1]);
+        k->op = OP2(two[i][0], two[i][1]);
         lex_move(x, x->at + 2);
         return OK;
     }
     if (!c || !strchr("+-/*%~[](){}><=.:|,;", c))
         return (unsigned char)c < 0x80 && (unsigned char)c >= 0x20
-                   ? tn_fail(x->t, x->line, "unexpected character '%c'", c)
+                   ? tpl_syntax(x->t, x->line, "unexpected character '%c'", c)
                    : lex_fail(x, "unexpected character");
     TRY(lex_bracket(x, c));
     TRY(lex_add(x, TOK_OP, &k));
@@ -333,7 +330,7 @@ static enum err lex_inside(struct lexer *x)
             end++;
         struct tok *k;
         TRY(lex_add(x, TOK_NAME, &k));
-        k->u.text = (struct tn_text){x->at, end - x->at};
+        k->u.text = (struct text){x->at, end - x->at};
         lex_move(x, end);
         return OK;
     }
@@ -394,7 +391,7 @@ static enum err lex_all(struct lexer *x)
     return lex_add(x, TOK_EOF, NULL);
 }
 
-enum err tn_lex(struct template *t, int32_t n_text, struct tok **toks, int32_t *n_toks)
+enum err tpl_lex(struct template *t, int32_t n_text, struct tok **toks, int32_t *n_toks)
 {
     struct lexer x = {.t = t, .s = t->text, .n = n_text, .line = 1, .pool = n_text, .starting = 1};
     enum err e = lex_all(&x);

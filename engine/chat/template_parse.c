@@ -1,193 +1,37 @@
-/* engine/chat/template_parse.c - chat template statements to nodes, and the parser's hands.
+/* engine/chat/template_parse.c - chat template text to a tree: statements, and the parsed template.
  *
- * Owns: tags, the node array, the table of names. Refuses: include, import, extends, block and
- * whatever else a chat template has no file system or page layout for. The one fact: a body is
- * parsed by one function that calls itself per nested block; p->nest bounds it. */
-#include "engine/chat/template_parse.h"
+ * Owns: tags; opening and freeing a template. Refuses: include, import, extends, block and whatever
+ * else a chat template has no file system or page layout for; call and with, which no model's
+ * template uses. The one fact: a body is parsed by one function that calls itself per nested block;
+ * p->nest bounds it. */
+#include "engine/chat/template_tree.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum err tn_fail(const struct template *t, int32_t line, const char *fmt, ...)
-{
-    char what[256];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
-    va_end(ap);
-    return fail(ERR_INPUT, "%s: chat template: line %d: %s", t->file, line, what);
-}
-
-enum err tn_grow(const struct template *t, void **items, int32_t n, int32_t *cap, size_t item_bytes)
-{
-    if (n < *cap)
-        return OK;
-    int32_t wider = *cap ? *cap * 2 : 64;
-    void *p = realloc(*items, (size_t)wider * item_bytes);
-    if (!p)
-        return fail(ERR_FIT, "%s: chat template: no memory to parse it", t->file);
-    *items = p;
-    *cap = wider;
-    return OK;
-}
-
-enum err tp_node(struct tp *p, enum tn_type type, int32_t line, int32_t *out)
-{
-    struct template *t = p->t;
-    TRY(tn_grow(t, (void **)&t->nodes, t->n_nodes, &p->cap_nodes, sizeof(struct tn)));
-    *out = t->n_nodes++;
-    t->nodes[*out] = (struct tn){.type = (uint8_t)type,
-                                 .depth = 1,
-                                 .line = line,
-                                 .next = -1,
-                                 .a = -1,
-                                 .b = -1,
-                                 .c = -1,
-                                 .d = -1,
-                                 .e = -1};
-    return OK;
-}
-
-enum err tp_close(struct tp *p, int32_t node)
-{
-    struct tn *nodes = p->t->nodes, *n = &nodes[node];
-    const int32_t children[] = {n->a, n->b, n->c, n->d, n->e};
-    int depth = 0;
-    for (int i = 0; i < 5; i++) {
-        for (int32_t c = children[i]; c >= 0; c = nodes[c].next)
-            depth = nodes[c].depth > depth ? nodes[c].depth : depth;
-    }
-    if (depth >= TN_DEPTH_MAX)
-        return tn_fail(p->t, n->line, "nested too deeply (limit %d)", TN_DEPTH_MAX);
-    n->depth = (int16_t)(depth + 1);
-    return OK;
-}
-
-void tp_append(struct tp *p, struct tp_list *list, int32_t node)
-{
-    if (list->first < 0)
-        list->first = node;
-    else
-        p->t->nodes[list->last].next = node;
-    list->last = node;
-}
-
-enum err tp_name(struct tp *p, struct tn_text text, int32_t *out)
-{
-    struct template *t = p->t;
-    uint64_t h = hash_bytes(t->text + text.at, text.n, 0);
-    for (uint64_t i = h;; i++) {
-        int32_t *slot = &p->slots[i % TP_NAME_SLOTS];
-        if (*slot < 0) {
-            if (t->n_names == TN_NAMES_MAX)
-                return tn_fail(t, p->toks[p->at].line, "more than %d names", TN_NAMES_MAX);
-            TRY(tn_grow(t, (void **)&t->names, t->n_names, &p->cap_names, sizeof *t->names));
-            *slot = t->n_names;
-            t->names[t->n_names++] = text;
-        }
-        struct tn_text *name = &t->names[*slot];
-        if (name->n == text.n && !memcmp(t->text + name->at, t->text + text.at, (size_t)text.n)) {
-            *out = *slot;
-            return OK;
-        }
-    }
-}
-
-int tp_is_op(const struct tp *p, int32_t op)
-{
-    return p->toks[p->at].type == TOK_OP && p->toks[p->at].op == op;
-}
-
-int tp_is_word(const struct tp *p, const char *word)
-{
-    const struct tok *k = &p->toks[p->at];
-    return k->type == TOK_NAME && (size_t)k->u.text.n == strlen(word) &&
-           !memcmp(p->t->text + k->u.text.at, word, (size_t)k->u.text.n);
-}
-
-int tp_skip_op(struct tp *p, int32_t op)
-{
-    int is = tp_is_op(p, op);
-    p->at += is;
-    return is;
-}
-
-int tp_skip_word(struct tp *p, const char *word)
-{
-    int is = tp_is_word(p, word);
-    p->at += is;
-    return is;
-}
-
-enum err tp_unexpected(const struct tp *p, const char *wanted)
-{
-    const struct tok *k = &p->toks[p->at];
-    switch (k->type) {
-    case TOK_EOF:
-        return tn_fail(p->t, k->line, "expected %s, the template ends here", wanted);
-    case TOK_VAR_END:
-    case TOK_BLOCK_END:
-        return tn_fail(p->t, k->line, "expected %s, the tag ends here", wanted);
-    case TOK_NAME:
-        return tn_fail(p->t, k->line, "expected %s, found '%.*s'", wanted, k->u.text.n,
-                       p->t->text + k->u.text.at);
-    case TOK_OP:
-        return k->op < 256 ? tn_fail(p->t, k->line, "expected %s, found '%c'", wanted, k->op)
-                           : tn_fail(p->t, k->line, "expected %s, found '%c%c'", wanted, k->op >> 8,
-                                     k->op & 255);
-    default:
-        return tn_fail(p->t, k->line, "expected %s, found a literal", wanted);
-    }
-}
-
-enum err tp_expect_op(struct tp *p, int32_t op)
-{
-    char wanted[8];
-    snprintf(wanted, sizeof wanted, "'%c'", op);
-    return tp_skip_op(p, op) ? OK : tp_unexpected(p, wanted);
-}
-
-enum err tp_expect_name(struct tp *p, struct tn_text *out)
-{
-    if (p->toks[p->at].type != TOK_NAME)
-        return tp_unexpected(p, "a name");
-    *out = p->toks[p->at++].u.text;
-    return OK;
-}
-
-enum err tp_enter(struct tp *p)
-{
-    if (p->nest >= TN_NEST_MAX)
-        return tn_fail(p->t, p->toks[p->at].line, "nested too deeply (limit %d)", TN_NEST_MAX);
-    p->nest++;
-    return OK;
-}
-
-static enum err expect_end(struct tp *p)
+static enum err expect_end(struct parser *p)
 {
     if (p->toks[p->at].type != TOK_BLOCK_END)
-        return tp_unexpected(p, "'%}'");
+        return tpl_unexpected(p, "'%}'");
     p->at++;
     return OK;
 }
 
-static enum err body(struct tp *p, const char *const *ends, int32_t *first, int *which);
+static enum err body(struct parser *p, const char *const *ends, int32_t *first, int *which);
 
 /* The body behind a tag that still needs its "%}", up to one of `ends` (which is consumed, its "%}"
  * too when it is the last of them). */
-static enum err block(struct tp *p, const char *const *ends, int32_t *first, int *which)
+static enum err block(struct parser *p, const char *const *ends, int32_t *first, int *which)
 {
     TRY(expect_end(p));
-    TRY(tp_enter(p));
+    TRY(tpl_enter_nest(p));
     TRY(body(p, ends, first, which));
     p->nest--;
     return OK;
 }
 
 /* A body in a frame of its own: there an unknown filter is an error again. */
-static enum err inner_block(struct tp *p, const char *const *ends, int32_t *first, int *which)
+static enum err inner_block(struct parser *p, const char *const *ends, int32_t *first, int *which)
 {
     int soft = p->soft;
     p->soft = 0;
@@ -196,310 +40,335 @@ static enum err inner_block(struct tp *p, const char *const *ends, int32_t *firs
     return OK;
 }
 
-static enum err parse_if(struct tp *p, int32_t node)
+/* The same with one end, as "endset". */
+static enum err whole_block(struct parser *p, const char *end, int32_t *first)
+{
+    const char *const ends[] = {end, NULL};
+    int which;
+    return inner_block(p, ends, first, &which);
+}
+
+static enum err parse_if(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"elif", "else", "endif", NULL};
-    static const char *const last[] = {"endif", NULL};
-    struct tp_list list = {-1, -1};
+    struct chain list = {0};
     int soft = p->soft, which = 0;
     p->soft = 1;
     while (which < 2) {
-        int32_t branch, cond = -1, first;
-        if (which == 0)
-            TRY(tp_tuple(p, TP_NO_COND, &cond));
+        struct node branch = {.type = NODE_BRANCH};
         int is_else = which == 1;
-        TRY(block(p, is_else ? last : ends, &first, &which));
-        TRY(tp_node(p, TN_BRANCH, p->toks[p->at].line, &branch));
-        p->t->nodes[branch].a = cond;
-        p->t->nodes[branch].b = first;
-        TRY(tp_close(p, branch));
-        tp_append(p, &list, branch);
-        if (is_else)
-            break;
+        int32_t at;
+        if (!is_else)
+            TRY(tpl_tuple(p, NO_COND, &branch.a));
+        TRY(block(p, is_else ? ends + 2 : ends, &branch.b, &which));
+        branch.line = p->toks[p->at].line;
+        TRY(tpl_add(p, branch, &at));
+        tpl_append(p, &list, at);
+        which = is_else ? 2 : which;
     }
     p->soft = soft;
-    p->t->nodes[node].a = list.first;
+    n->a = list.first;
     return OK;
 }
 
-/* name, name.attribute (only where a namespace may be assigned), or (a, b) / a, b. */
-static enum err target_item(struct tp *p, int with_namespace, int32_t *out)
+/* name, name.attribute (only where a namespace may be assigned), or (a, b). */
+static enum err target_item(struct parser *p, int with_namespace, int32_t *out)
 {
-    int32_t line = p->toks[p->at].line;
     const struct tok *k = &p->toks[p->at];
-    if (k->type == TOK_NAME && k[1].type == TOK_OP && k[1].op == '.') {
-        struct tn_text text;
-        int32_t name;
-        TRY(tp_name(p, k->u.text, &name));
-        p->at += 2;
-        TRY(tp_expect_name(p, &text));
-        if (!with_namespace)
-            return tn_fail(p->t, line, "only {%% set %%} may assign to an attribute");
-        TRY(tp_node(p, TN_NSREF, line, out));
-        p->t->nodes[*out].name = name;
-        p->t->nodes[*out].u.text = text;
-        return OK;
-    }
-    TRY(tp_primary(p, out));
-    return OK;
+    if (k->type != TOK_NAME || k[1].type != TOK_OP || k[1].op != '.')
+        return tpl_primary(p, out);
+    struct node n = {.type = NODE_NSREF, .line = k->line};
+    TRY(tpl_name(p, k->u.text, &n.name));
+    p->at += 2;
+    TRY(tpl_expect_name(p, &n.u.text));
+    if (!with_namespace)
+        return tpl_syntax(p->t, n.line, "only {%% set %%} may assign to an attribute");
+    return tpl_add(p, n, out);
 }
 
-static enum err check_target(struct tp *p, int32_t node, int nested)
+static enum err check_target(struct parser *p, int32_t node, int nested)
 {
-    const struct tn *n = &p->t->nodes[node];
-    if (n->type == TN_NAME || n->type == TN_NSREF)
+    const struct node *n = &p->t->nodes[node];
+    if (n->type == NODE_NAME || n->type == NODE_NSREF)
         return OK;
-    if (n->type != TN_TUPLE || nested > 8)
-        return tn_fail(p->t, n->line, "cannot assign to this");
-    for (int32_t i = n->a; i >= 0; i = p->t->nodes[i].next)
+    if (n->type != NODE_TUPLE || nested > 8)
+        return tpl_syntax(p->t, n->line, "cannot assign to this");
+    for (int32_t i = n->a; i; i = p->t->nodes[i].next)
         TRY(check_target(p, i, nested + 1));
     return OK;
 }
 
-static enum err target(struct tp *p, int with_namespace, int32_t *out)
+/* One target, or several: a, b. */
+static enum err target(struct parser *p, int with_namespace, int32_t *out)
 {
-    int32_t line = p->toks[p->at].line, item, node;
-    struct tp_list list = {-1, -1};
+    struct node n = {.type = NODE_TUPLE, .line = p->toks[p->at].line};
+    struct chain list = {0};
     int comma = 0;
     do {
-        if (tp_is_word(p, "in") || tp_is_op(p, '=') || p->toks[p->at].type == TOK_BLOCK_END)
+        if (tpl_is_word(p, "in") || tpl_is_op(p, '=') || p->toks[p->at].type == TOK_BLOCK_END)
             break;
-        TRY(target_item(p, with_namespace, &item));
-        TRY(check_target(p, item, 0));
-        tp_append(p, &list, item);
-    } while (tp_skip_op(p, ',') && (comma = 1));
-    if (list.first < 0)
-        return tp_unexpected(p, "a name");
-    *out = list.first;
-    if (!comma)
-        return OK;
-    TRY(tp_node(p, TN_TUPLE, line, &node));
-    p->t->nodes[node].a = list.first;
-    *out = node;
-    return tp_close(p, node);
+        TRY(target_item(p, with_namespace, out));
+        TRY(check_target(p, *out, 0));
+        tpl_append(p, &list, *out);
+    } while (tpl_skip_op(p, ',') && (comma = 1));
+    if (!list.first)
+        return tpl_unexpected(p, "a name");
+    n.a = *out = list.first;
+    return comma ? tpl_add(p, n, out) : OK;
 }
 
-static enum err parse_for(struct tp *p, int32_t node)
+static enum err parse_for(struct parser *p, struct node *n)
 {
     static const char *const ends[] = {"else", "endfor", NULL};
-    static const char *const last[] = {"endfor", NULL};
-    int32_t to, iter, cond = -1, first, other = -1;
     int which;
-    TRY(target(p, 0, &to));
-    if (!tp_skip_word(p, "in"))
-        return tp_unexpected(p, "'in'");
-    TRY(tp_tuple(p, TP_NO_COND, &iter));
-    if (tp_skip_word(p, "if"))
-        TRY(tp_expr(p, TP_WITH_COND, &cond));
+    TRY(target(p, 0, &n->a));
+    if (!tpl_skip_word(p, "in"))
+        return tpl_unexpected(p, "'in'");
+    TRY(tpl_tuple(p, NO_COND, &n->b));
+    if (tpl_skip_word(p, "if"))
+        TRY(tpl_expr(p, WITH_COND, &n->c));
     p->loops++;
-    TRY(inner_block(p, ends, &first, &which));
+    TRY(inner_block(p, ends, &n->d, &which));
     p->loops--;
-    if (which == 0)
-        TRY(inner_block(p, last, &other, &which));
-    struct tn *n = &p->t->nodes[node];
-    n->a = to;
-    n->b = iter;
-    n->c = cond;
-    n->d = first;
-    n->e = other;
-    return OK;
+    return which == 0 ? whole_block(p, "endfor", &n->e) : OK;
 }
 
-static enum err parse_set(struct tp *p, int32_t node)
+static enum err parse_set(struct parser *p, struct node *n)
 {
-    static const char *const ends[] = {"endset", NULL};
-    int32_t to, value, first;
-    int which;
-    TRY(target(p, 1, &to));
-    if (tp_skip_op(p, '=')) {
-        TRY(tp_tuple(p, TP_WITH_COND, &value));
-        p->t->nodes[node].a = to;
-        p->t->nodes[node].b = value;
-        return OK;
-    }
-    value = -1;
-    if (p->t->nodes[to].type == TN_TUPLE)
-        return tn_fail(p->t, p->t->nodes[node].line, "a set block needs one name");
-    if (tp_skip_op(p, '|'))
-        TRY(tp_filters(p, -1, &value));
-    TRY(inner_block(p, ends, &first, &which));
-    struct tn *n = &p->t->nodes[node];
-    n->type = TN_SET_BLOCK;
-    n->a = to;
-    n->b = value;
-    n->c = first;
-    return OK;
+    TRY(target(p, 1, &n->a));
+    if (tpl_skip_op(p, '='))
+        return tpl_tuple(p, WITH_COND, &n->b);
+    if (p->t->nodes[n->a].type == NODE_TUPLE)
+        return tpl_syntax(p->t, n->line, "a set block needs one name");
+    n->type = NODE_SET_BLOCK;
+    if (tpl_skip_op(p, '|'))
+        TRY(tpl_filters(p, 0, &n->b));
+    return whole_block(p, "endset", &n->c);
 }
 
-static enum err params(struct tp *p, int32_t *first)
+static enum err parse_macro(struct parser *p, struct node *n)
 {
-    struct tp_list list = {-1, -1};
-    int defaults = 0;
-    TRY(tp_expect_op(p, '('));
-    while (!tp_is_op(p, ')')) {
-        if (list.first >= 0)
-            TRY(tp_expect_op(p, ','));
-        int32_t line = p->toks[p->at].line, param, name, value = -1;
-        struct tn_text text;
-        TRY(tp_expect_name(p, &text));
-        TRY(tp_name(p, text, &name));
-        if (tp_skip_op(p, '=')) {
+    struct chain list = {0};
+    struct text text;
+    int loops = p->loops, defaults = 0;
+    TRY(tpl_expect_name(p, &text));
+    TRY(tpl_name(p, text, &n->name));
+    TRY(tpl_expect_op(p, '('));
+    while (!tpl_is_op(p, ')')) {
+        if (list.first)
+            TRY(tpl_expect_op(p, ','));
+        struct node param = {.type = NODE_PARAM, .line = p->toks[p->at].line};
+        int32_t at;
+        TRY(tpl_expect_name(p, &text));
+        TRY(tpl_name(p, text, &param.name));
+        if (tpl_skip_op(p, '=')) {
             defaults = 1;
-            TRY(tp_expr(p, TP_WITH_COND, &value));
+            TRY(tpl_expr(p, WITH_COND, &param.a));
         } else if (defaults) {
-            return tn_fail(p->t, line, "a parameter without a default follows one with a default");
+            return tpl_syntax(p->t, param.line,
+                              "a parameter without a default follows one with a default");
         }
-        TRY(tp_node(p, TN_PARAM, line, &param));
-        p->t->nodes[param].name = name;
-        p->t->nodes[param].a = value;
-        TRY(tp_close(p, param));
-        tp_append(p, &list, param);
+        TRY(tpl_add(p, param, &at));
+        tpl_append(p, &list, at);
     }
     p->at++;
-    *first = list.first;
-    return OK;
-}
-
-static enum err parse_macro(struct tp *p, int32_t node)
-{
-    static const char *const ends[] = {"endmacro", NULL};
-    struct tn_text text;
-    int32_t name, list = -1, first;
-    int which, loops = p->loops;
-    TRY(tp_expect_name(p, &text));
-    TRY(tp_name(p, text, &name));
-    TRY(params(p, &list));
+    n->a = list.first;
     p->loops = 0;
-    TRY(inner_block(p, ends, &first, &which));
+    TRY(whole_block(p, "endmacro", &n->b));
     p->loops = loops;
-    struct tn *n = &p->t->nodes[node];
-    n->name = name;
-    n->a = list;
-    n->b = first;
     return OK;
 }
 
-static enum err parse_filter_block(struct tp *p, int32_t node)
+static enum err parse_filter_block(struct parser *p, struct node *n)
 {
-    static const char *const ends[] = {"endfilter", NULL};
-    int32_t filters, first;
-    int which;
-    TRY(tp_filters(p, -1, &filters));
-    TRY(inner_block(p, ends, &first, &which));
-    p->t->nodes[node].a = filters;
-    p->t->nodes[node].b = first;
-    return OK;
+    TRY(tpl_filters(p, 0, &n->a));
+    return whole_block(p, "endfilter", &n->b);
 }
 
 /* {% generation %} marks what training masks look at; the text passes through. */
-static enum err parse_generation(struct tp *p, int32_t node)
+static enum err parse_generation(struct parser *p, struct node *n)
 {
-    static const char *const ends[] = {"endgeneration", NULL};
-    int which;
-    int32_t first;
-    TRY(inner_block(p, ends, &first, &which));
-    p->t->nodes[node].a = first;
-    return OK;
+    return whole_block(p, "endgeneration", &n->a);
 }
 
-static enum err parse_jump(struct tp *p, int32_t node)
+static enum err parse_jump(struct parser *p, struct node *n)
 {
-    const struct tn *n = &p->t->nodes[node];
     return p->loops ? OK
-                    : tn_fail(p->t, n->line, "%s outside a loop",
-                              n->type == TN_BREAK ? "break" : "continue");
+                    : tpl_syntax(p->t, n->line, "%s outside a loop",
+                                 n->type == NODE_BREAK ? "break" : "continue");
 }
 
-static enum err statement(struct tp *p, int32_t *out)
+static enum err statement(struct parser *p, int32_t *out)
 {
     static const struct {
         const char *word;
-        enum tn_type type;
-        enum err (*parse)(struct tp *p, int32_t node);
+        enum node_type type;
+        enum err (*parse)(struct parser *p, struct node *n);
     } tags[] = {
-        {"if", TN_IF, parse_if},
-        {"for", TN_FOR, parse_for},
-        {"set", TN_SET, parse_set},
-        {"macro", TN_MACRO, parse_macro},
-        {"filter", TN_FILTER_BLOCK, parse_filter_block},
-        {"generation", TN_SCOPE, parse_generation},
-        {"break", TN_BREAK, parse_jump},
-        {"continue", TN_CONTINUE, parse_jump},
+        {"if", NODE_IF, parse_if},
+        {"for", NODE_FOR, parse_for},
+        {"set", NODE_SET, parse_set},
+        {"macro", NODE_MACRO, parse_macro},
+        {"filter", NODE_FILTER_BLOCK, parse_filter_block},
+        {"generation", NODE_SCOPE, parse_generation},
+        {"break", NODE_BREAK, parse_jump},
+        {"continue", NODE_CONTINUE, parse_jump},
     };
     const struct tok *k = &p->toks[p->at];
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
-        if (!tp_skip_word(p, tags[i].word))
+        if (!tpl_skip_word(p, tags[i].word))
             continue;
-        TRY(tp_node(p, tags[i].type, k->line, out));
-        TRY(tags[i].parse(p, *out));
+        struct node n = {.type = (uint8_t)tags[i].type, .line = k->line};
+        TRY(tags[i].parse(p, &n));
         TRY(expect_end(p));
-        return tp_close(p, *out);
+        return tpl_add(p, n, out);
     }
     if (k->type != TOK_NAME)
-        return tp_unexpected(p, "a tag");
-    return tn_fail(p->t, k->line, "unsupported or unexpected tag {%% %.*s %%}", k->u.text.n,
-                   p->t->text + k->u.text.at);
+        return tpl_unexpected(p, "a tag");
+    return tpl_syntax(p->t, k->line, "unsupported or unexpected tag {%% %.*s %%}", k->u.text.n,
+                      p->t->text + k->u.text.at);
 }
 
-static int at_end(struct tp *p, const char *const *ends)
+static int at_end(struct parser *p, const char *const *ends)
 {
     for (int i = 0; ends && ends[i]; i++) {
-        if (tp_skip_word(p, ends[i]))
+        if (tpl_skip_word(p, ends[i]))
             return i;
     }
     return -1;
 }
 
 /* Statements up to a tag named in `ends` (NULL: the end of the template); *which is its index. */
-static enum err body(struct tp *p, const char *const *ends, int32_t *first, int *which)
+static enum err body(struct parser *p, const char *const *ends, int32_t *first, int *which)
 {
-    struct tp_list list = {-1, -1};
-    int32_t node;
-    while (1) {
-        const struct tok *k = &p->toks[p->at];
-        if (k->type == TOK_EOF) {
-            int last = 0;
-            while (ends && ends[last + 1])
-                last++;
-            if (ends)
-                return tn_fail(p->t, k->line, "the template ends without {%% %s %%}", ends[last]);
-            break;
-        }
+    struct chain list = {0};
+    const struct tok *k;
+    while ((k = &p->toks[p->at])->type != TOK_EOF) {
+        struct node n = {.type = NODE_DATA, .line = k->line, .u.text = k->u.text};
+        int32_t node;
         p->at++;
-        if (k->type == TOK_DATA) {
-            TRY(tp_node(p, TN_DATA, k->line, &node));
-            p->t->nodes[node].u.text = k->u.text;
-        } else if (k->type == TOK_VAR_BEGIN) {
-            int32_t value;
-            TRY(tp_tuple(p, TP_WITH_COND, &value));
-            if (p->toks[p->at].type != TOK_VAR_END)
-                return tp_unexpected(p, "'}}'");
-            p->at++;
-            TRY(tp_node(p, TN_OUTPUT, k->line, &node));
-            p->t->nodes[node].a = value;
-            TRY(tp_close(p, node));
-        } else {
+        if (k->type == TOK_BLOCK_BEGIN) {
             *which = at_end(p, ends);
+            *first = list.first;
             if (*which >= 0)
-                break;
+                return OK;
             TRY(statement(p, &node));
+        } else {
+            if (k->type == TOK_VAR_BEGIN) {
+                n.type = NODE_OUTPUT;
+                TRY(tpl_tuple(p, WITH_COND, &n.a));
+                if (p->toks[p->at].type != TOK_VAR_END)
+                    return tpl_unexpected(p, "'}}'");
+                p->at++;
+            }
+            TRY(tpl_add(p, n, &node));
         }
-        tp_append(p, &list, node);
+        tpl_append(p, &list, node);
     }
     *first = list.first;
-    return OK;
+    while (ends && ends[1])
+        ends++;
+    return ends ? tpl_syntax(p->t, k->line, "the template ends without {%% %s %%}", *ends) : OK;
 }
 
-enum err tn_parse(struct template *t, const struct tok *toks, int32_t n_toks)
+/* Copies the source with every line end as \n and without the last one; returns its bytes. */
+static int32_t copy_source(char *to, const char *text, int64_t n_bytes)
 {
-    CHECK(n_toks > 0 && toks[n_toks - 1].type == TOK_EOF);
-    struct tp *p = malloc(sizeof *p);
-    if (!p)
-        return fail(ERR_FIT, "%s: chat template: no memory to parse it", t->file);
-    *p = (struct tp){.t = t, .toks = toks};
-    memset(p->slots, 0xff, sizeof p->slots);
+    int32_t n = 0;
+    for (int64_t i = 0; i < n_bytes; i++) {
+        if (text[i] == '\r' && i + 1 < n_bytes && text[i + 1] == '\n')
+            continue;
+        to[n++] = text[i] == '\r' ? '\n' : text[i];
+    }
+    return n && to[n - 1] == '\n' ? n - 1 : n;
+}
+
+static enum err parse_into(struct template *t, const char *text, int64_t n_bytes)
+{
+    struct tok *toks = NULL;
+    int32_t n_toks, none;
     int which;
-    enum err e = body(p, NULL, &t->body, &which);
+    /* twice: decoded string literals are kept behind the source */
+    t->text = malloc((size_t)n_bytes * 2 + 1);
+    struct parser *p = calloc(1, sizeof *p);
+    enum err e = !t->text || !p ? fail(ERR_FIT, "%s: " TEMPLATE_WHAT "no memory for %lld bytes",
+                                       t->file, (long long)n_bytes)
+                                : tpl_lex(t, copy_source(t->text, text, n_bytes), &toks, &n_toks);
+    if (e == OK) {
+        p->t = t;
+        p->toks = toks;
+        e = tpl_add(p, (struct node){.type = NODE_NONE}, &none);
+    }
+    if (e == OK)
+        e = body(p, NULL, &t->body, &which);
     free(p);
+    free(toks);
     return e;
+}
+
+enum err template_parse(struct template **out, const char *text, int64_t n_bytes, const char *file)
+{
+    *out = NULL;
+    if (n_bytes < 0 || n_bytes > TEMPLATE_TEXT_BYTES_MAX)
+        return fail(ERR_INPUT, "%s: " TEMPLATE_WHAT "%lld bytes is too long (limit %d)", file,
+                    (long long)n_bytes, TEMPLATE_TEXT_BYTES_MAX);
+    if (!tpl_is_utf8(text, n_bytes))
+        return fail(ERR_INPUT, "%s: " TEMPLATE_WHAT "not UTF-8", file);
+    struct template *t = calloc(1, sizeof *t);
+    if (t)
+        t->file = strdup(file);
+    enum err e = t && t->file ? parse_into(t, text, n_bytes)
+                              : fail(ERR_FIT, "%s: " TEMPLATE_WHAT "no memory to parse it", file);
+    if (e == OK)
+        *out = t;
+    else
+        template_free(t);
+    return e;
+}
+
+struct template *template_broken(const char *why)
+{
+    struct template *t = calloc(1, sizeof *t);
+    if (t)
+        t->broken = strdup(why);
+    if (t && t->broken)
+        return t;
+    template_free(t);
+    return NULL;
+}
+
+const char *template_why(const struct template *t)
+{
+    return t->broken;
+}
+
+static int is_text(const struct template *t, struct text text, const char *s)
+{
+    return tpl_is(tpl_str(t->text + text.at, text.n), s);
+}
+
+int template_names(const struct template *t, const char *name)
+{
+    for (int32_t i = 0; i < t->n_names; i++) {
+        if (is_text(t, t->names[i], name))
+            return 1;
+    }
+    for (int32_t i = 0; i < t->n_nodes; i++) {
+        const struct node *n = &t->nodes[i];
+        if ((n->type == NODE_ATTR || n->type == NODE_STR) && is_text(t, n->u.text, name))
+            return 1;
+    }
+    return 0;
+}
+
+void template_free(struct template *t)
+{
+    if (!t)
+        return;
+    free(t->file);
+    free(t->text);
+    free(t->nodes);
+    free(t->names);
+    free(t->broken);
+    free(t);
 }
