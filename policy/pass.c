@@ -165,6 +165,15 @@ static double before_s(const struct step_cost *c, int kind)
     return max_d(c->before + c->kv[kind].prompts, c->to_cpu - c->last);
 }
 
+/* Ops that the engine queues for a tile of tokens in a layer (engine/line/layer_decode.c): two
+ * norms, Q K V, attention, output, both halves of the MLP, tables; and what only some shapes have.
+ * Experts have a router, its choice and a sum besides. */
+static int layer_ops(const struct shape *s)
+{
+    const int norms = s->qk_norm != QK_NORM_NONE, rope = s->position == POSITION_ROPE;
+    return 8 + 2 * norms + 2 * rope + s->gated + (s->n_experts > 0 ? 3 : 0);
+}
+
 /* On a device. */
 static void cost_on_device(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
@@ -172,7 +181,7 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
     const struct machine *m = set->machine;
     const struct shape *s = set->shape;
     double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
-    double tokens = tokens_of(l), launches = m->launch_s.value * 11;
+    double tokens = tokens_of(l), launches = m->launch_s.value * layer_ops(s);
     double mlp = (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
     double qkv = (heads + 2 * kv) * s->dim, out = heads * s->dim;
     double rest = out + shape_mlps(s) * mlp, used = out + shape_mlps_used(s) * mlp;

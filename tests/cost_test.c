@@ -643,11 +643,18 @@ static int64_t scratch_of(int batch, int attn_cpu)
     return with.device - without.device;
 }
 
-/* A step on a device waits once for each of its 11 ops and tile of tokens, and a token's numbers
- * are read and written between matmuls, whatever these take. */
+/* A step on a device waits once for each of its ops and tile of tokens, and a token's numbers are
+ * read and written between matmuls, whatever these take. Ops of a layer: as many as
+ * engine/line/layer_decode.c queues for such a shape. */
 static void test_ops_beside_matmuls(void **state)
 {
     (void)state;
+    static const struct {
+        int position, qk_norm, gated, n_experts, ops;
+    } shapes[] = {{POSITION_LEARNED, QK_NORM_NONE, 0, 0, 8},
+                  {POSITION_ROPE, QK_NORM_NONE, 1, 0, 11},
+                  {POSITION_ROPE, QK_NORM_HEAD, 1, 8, 16},
+                  {POSITION_ROPE, QK_NORM_NONE, 0, 0, 10}};
     struct machine m = MACHINE;
     struct plan p = derived((struct plan){.batch = 100,
                                           .batches = 1,
@@ -664,12 +671,21 @@ static void test_ops_beside_matmuls(void **state)
     struct plan_time t = time_on(&m, &p), slow;
     double tokens = (double)(work.prompt_tokens + work.output_tokens - work.n_rows);
     assert_true(about(t.gpu_s * t.passes, 16 * tokens * 4 * numbers / 2e11, 1e-3));
-    m.launch_s.value = 1e-5;
-    slow = time_on(&m, &p);
-    assert_true(about(slow.gpu_s - t.gpu_s, steps * 11e-5, 1e-3));
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        shape.position = shapes[i].position;
+        shape.qk_norm = shapes[i].qk_norm;
+        shape.gated = shapes[i].gated;
+        shape.n_experts = shapes[i].n_experts;
+        shape.n_experts_used = shapes[i].n_experts > 0;
+        m.launch_s.value = 0;
+        t = time_on(&m, &p);
+        m.launch_s.value = 1e-5;
+        slow = time_on(&m, &p);
+        assert_true(about(slow.gpu_s - t.gpu_s, steps * shapes[i].ops * 1e-5, 1e-3));
+    }
     p.tile_tokens = 4;
     slow = time_on(&m, &p);
-    assert_true(slow.gpu_s - t.gpu_s > 5 * steps * 11e-5);
+    assert_true(slow.gpu_s - t.gpu_s > 5 * steps * 10e-5);
 }
 
 /* A batch of few rows has the scratch that its rows attend with, and not that of many. */

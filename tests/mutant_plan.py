@@ -242,6 +242,8 @@ fault("weights that are made in RAM are foreseen as read", "policy/pass.c",
 fault("each half of a layer waits for the ops of both", "policy/pass.c",
       "    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + other_s / 2;",
       "    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + other_s;", "cost_test")
+fault("a device's layer has 11 ops whatever its shape", "policy/pass.c",
+      "m->launch_s.value * layer_ops(s);", "m->launch_s.value * 11;", "cost_test")
 fault("a device waits for its ops once a step", "policy/pass.c",
       "launches * ceil(tokens / tile) + //", "launches + //", "cost_test")
 fault("what is between matmuls takes no time on a device", "policy/pass.c",
