@@ -2,6 +2,7 @@
 #include "policy/pass.h"
 
 #include "policy/attention.h"
+#include "policy/device_layer.h"
 #include "kernels/base/num.h"
 #include "policy/layout.h"
 #include "policy/rates.h"
@@ -119,14 +120,6 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
     c->embed = step_s + gather_s(p, l, c->slice[0]);
 }
 
-/* Seconds of matmuls over `bytes` of weights that hold `flops` a token, `tile` tokens at once. */
-static double device_s(const struct pricing *p, double bytes, double flops, double tokens, int tile)
-{
-    const struct machine *m = p->set->machine;
-    return max_d(rate(ceil(tokens / tile) * bytes, m->device_read.value),
-                 rate(tokens * flops, m->device_flops.value));
-}
-
 /* Rows attend on the CPU, prompts on the device. What they attend with, and what prompts leave, is
  * on the link beside the ops of the next tile. */
 static void cost_apart(const struct pricing *p, const struct load *l, struct step_cost *c)
@@ -165,39 +158,20 @@ static double before_s(const struct step_cost *c, int kind)
     return max_d(c->before + c->kv[kind].prompts, c->to_cpu - c->last);
 }
 
-/* Ops that the engine queues for a tile of tokens in a layer (engine/line/layer_decode.c): two
- * norms, Q K V, attention, output, both halves of the MLP, tables; and what only some shapes have.
- * Experts have a router, its choice and a sum besides. */
-static int layer_ops(const struct shape *s)
-{
-    const int norms = s->qk_norm != QK_NORM_NONE, rope = s->position == POSITION_ROPE;
-    return 8 + 2 * norms + 2 * rope + s->gated + (s->n_experts > 0 ? 3 : 0);
-}
-
 /* On a device. */
 static void cost_on_device(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct setting *set = p->set;
-    const struct machine *m = set->machine;
-    const struct shape *s = set->shape;
-    double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
-    double tokens = tokens_of(l), launches = m->launch_s.value * layer_ops(s);
-    double mlp = (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
-    double qkv = (heads + 2 * kv) * s->dim, out = heads * s->dim;
-    double rest = out + shape_mlps(s) * mlp, used = out + shape_mlps_used(s) * mlp;
-    double bytes = (double)set->weights->tile_bytes[1];
-    bytes = bytes > 0 ? bytes : (double)set->weights->layer_bytes[1];
-    double share = qkv / (qkv + rest);
-    const int tile = p->plan->tile_tokens, head = p->plan->decoder + 1;
-    double other_s = launches * ceil(tokens / tile) + // what a layer takes beside its matmuls
-                     rate(tokens * row_bytes(s), m->device_read.value);
-    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + other_s / 2;
-    c->after = device_s(p, bytes * (1 - share), 2 * used, tokens, tile) + other_s / 2;
-    c->embed = launches;
+    const int head = p->plan->decoder + 1;
+    const struct device_layer layer = device_layer_s(set, tokens_of(l), p->plan->tile_tokens);
     double slice = p->plan->layers > head ? (double)set->weights->layer_bytes[head] : 0;
-    double slice_flops = 2.0 * HEAD_TILE * s->dim * head_tiles(set, p->plan);
-    c->slice[0] = c->slice[1] = launches + device_s(p, slice, slice_flops, (double)l->positions,
-                                                    p->plan->tile_positions);
+    double slice_flops = 2.0 * HEAD_TILE * set->shape->dim * head_tiles(set, p->plan);
+    c->before = layer.before;
+    c->after = layer.after;
+    c->embed = device_launches_s(set);
+    c->slice[0] = c->slice[1] =
+        c->embed + device_matmul_s(set->machine, slice, slice_flops, (double)l->positions,
+                                   p->plan->tile_positions);
     if (p->plan->attn_cpu)
         cost_apart(p, l, c);
     for (int kind = KV_MOST; kind < p->kinds; kind++)

@@ -664,7 +664,7 @@ static void test_ops_beside_matmuls(void **state)
                                           .kv_near = PLAN_ALL,
                                           .hidden_near = PLAN_ALL,
                                           .prefill_tokens = 64});
-    const double steps = 16 + 1 + 4, numbers = 2.0 * 768 + 768 + 256 + 2.0 * 2048;
+    const double steps = 16 + 1 + 4, numbers = 4.0 * 768 + 2 * (768 + 256);
     memset(weights.layer_bytes, 0, sizeof weights.layer_bytes);
     m.device_flops.value = m.device_attend_read.value = m.device_attend_flops.value = 1e30;
     p.tile_tokens = 4096; // all of a pass
@@ -686,6 +686,42 @@ static void test_ops_beside_matmuls(void **state)
     p.tile_tokens = 4;
     slow = time_on(&m, &p);
     assert_true(slow.gpu_s - t.gpu_s > 5 * steps * 10e-5);
+}
+
+/* Of the experts a tile reads those that its tokens go to, by themselves: while they wait for their
+ * bytes and the other matmuls for FLOPs, one does not hide the other. A token's row is written and
+ * read once more for each of its experts. */
+static void test_experts_on_a_device(void **state)
+{
+    (void)state;
+    struct machine m = MACHINE;
+    struct plan p = derived((struct plan){.batch = 100,
+                                          .batches = 1,
+                                          .device = 1,
+                                          .window = 1,
+                                          .resident = 20,
+                                          .kv_near = PLAN_ALL,
+                                          .hidden_near = PLAN_ALL,
+                                          .prefill_tokens = 64});
+    const double tokens = (double)(work.prompt_tokens + work.output_tokens - work.n_rows);
+    const double dense = (2.0 * 768 + 2 * 256) * 768, mlp = 2.0 * 2048 * 768, read = 2e11;
+    const double number = 12.0 * MIB / (dense + 8 * mlp); // bytes
+    const double rows = 4 * (4.0 * 768 + 2 * (768 + 256) + 4 * (768 + 2048));
+    shape.n_experts = 8;
+    shape.n_experts_used = 1;
+    for (int i = 17; i < 21; i++)
+        weights.layer_bytes[i] = 0;
+    m.device_flops.value = m.device_attend_read.value = m.device_attend_flops.value = 1e30;
+    p.tile_tokens = 1;
+    struct plan_time t = time_on(&m, &p);
+    assert_true(about(t.gpu_s * t.passes, 16 * tokens * (number * (dense + mlp) + rows) / read,
+                      1e-3));
+    p.tile_tokens = 4;
+    m.device_flops.value = 2 / (number / 2) * read; // as long as half of a token's own bytes
+    t = time_on(&m, &p);
+    const double met = 1 - pow(7.0 / 8, 4);
+    const double s = number * (dense / 2 + 8 * mlp * met / 4) + rows;
+    assert_true(about(t.gpu_s * t.passes, 16 * tokens * s / read, 0.06)); // not all tiles are full
 }
 
 /* A batch of few rows has the scratch that its rows attend with, and not that of many. */
@@ -721,6 +757,7 @@ int main(void)
         cmocka_unit_test_setup(test_fresh_memory_costs_its_first_touch, setup),
         cmocka_unit_test_setup(test_earlier_runs_scale_the_time, setup),
         cmocka_unit_test_setup(test_ops_beside_matmuls, setup),
+        cmocka_unit_test_setup(test_experts_on_a_device, setup),
         cmocka_unit_test_setup(test_scratch_grows_with_rows, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

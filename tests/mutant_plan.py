@@ -239,15 +239,16 @@ fault("what prompts leave takes nothing of the link", "policy/pass.c",
       "kept * (double)set->costs->kv_page_bytes", "0 * kept * (double)set->costs->kv_page_bytes", "cost_test")
 fault("weights that are made in RAM are foreseen as read", "policy/pass.c",
       "        !(w->p->set->weights->made_here && plan_layer_made(plan, s->layer)))", "        !(w->p->set->weights->made_here && !plan->device))", "cost_test")
-fault("each half of a layer waits for the ops of both", "policy/pass.c",
-      "    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + other_s / 2;",
-      "    c->before = device_s(p, bytes * share, 2 * qkv, tokens, tile) + other_s;", "cost_test")
-fault("a device's layer has 11 ops whatever its shape", "policy/pass.c",
-      "m->launch_s.value * layer_ops(s);", "m->launch_s.value * 11;", "cost_test")
-fault("a device waits for its ops once a step", "policy/pass.c",
-      "launches * ceil(tokens / tile) + //", "launches + //", "cost_test")
-fault("what is between matmuls takes no time on a device", "policy/pass.c",
-      "                     rate(tokens * row_bytes(s), m->device_read.value);", "                     0 * row_bytes(s);", "cost_test")
+fault("each half of a layer waits for the ops of both", "policy/device_layer.c",
+      "2 * qkv, tokens, tile) + other_s / 2,", "2 * qkv, tokens, tile) + other_s,", "cost_test")
+fault("a device's layer has 11 ops whatever its shape", "policy/device_layer.c",
+      "launch_s.value * layer_ops(set->shape);", "launch_s.value * 11;", "cost_test")
+fault("a device waits for its ops once a step", "policy/device_layer.c",
+      "device_launches_s(set) * ceil(tokens / tile) +", "device_launches_s(set) +", "cost_test")
+fault("what is between matmuls takes no time on a device", "policy/device_layer.c",
+      "rate(tokens * row_bytes(s), m->device_read.value);", "0 * row_bytes(s);", "cost_test")
+fault("a device reads experts that no token goes to", "policy/device_layer.c", "number * mlps * met,", "number * mlps,", "cost_test")
+fault("a device's experts get their tokens for nothing", "policy/device_layer.c", "4 * experts *", "0 * experts *", "cost_test")
 fault("tiles are made where they stay", "policy/plan.c",
       "    return plan_layer_home(plan, layer) == TIER_RAM && !plan_layer_decoded(plan, layer);",
       "    return plan_layer_home(plan, layer) == TIER_RAM;", "cost_test")
@@ -426,5 +427,5 @@ fault("logits are laid out for RAM", "policy/layout.c", "array(b, LAYOUT_LOGITS,
 fault("positions beyond a tile of the head are left out", "engine/line/layer_head.c:layer_slice",
       "i += w->plan->tile_positions) {", "i += w->plan->tile_tokens) {", "line_device_test")
 fault("the head's weights are read once a tile of tokens", "policy/pass.c:cost_on_device",
-      "  p->plan->tile_positions);", "  tile);", "tiles_test")
-fault("a layer's weights are read once a pass", "policy/pass.c:device_s", "ceil(tokens / tile) * bytes", "bytes", "tiles_test")
+      "  p->plan->tile_positions);", "  p->plan->tile_tokens);", "tiles_test")
+fault("a layer's weights are read once a pass", "policy/device_layer.c:device_matmul_s", "ceil(tokens / tile) * bytes", "bytes", "tiles_test")
