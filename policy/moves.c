@@ -1,40 +1,11 @@
-/* policy/moves.c - see moves.h. The walk that it follows is engine/line/engine.c's: at iteration m
- * steps up to m less the window are retired, then what step m + ahead needs is fetched, then step m
- * is computed. */
+/* policy/moves.c - see moves.h. Which fetch comes before which step is retired or computed is the
+ * walk's (policy/walk.h). */
 #include "policy/moves.h"
 
 #include "kernels/base/num.h"
+#include "policy/walk.h"
 
 #include <string.h>
-
-/* The place in its pass of a step of part 0 (of an embedding or a slice, of its only part). */
-static int64_t place_in_pass(const struct plan *plan, int layer, int batch)
-{
-    int64_t batches = plan->batches, parts = 1 + plan->attn_cpu;
-    if (layer == 0)
-        return batch;
-    if (layer <= plan->decoder)
-        return batches + (layer - 1) * batches * parts +
-               (parts == 1 || batch == 0 ? batch : 2 * batch - 1);
-    return batches + plan->decoder * batches * parts + (layer - 1 - plan->decoder) * batches +
-           batch;
-}
-
-/* Steps that iteration m leaves unretired; places count from its pass's first step. */
-static int64_t unretired(const struct plan *plan, int64_t m)
-{
-    int embeds = m >= 0 && m < plan->batches;
-    return embeds ? min_i64(plan->window, plan->batches) : plan->window;
-}
-
-/* Which rows the fetch sees that iteration m issues for this pass. */
-static enum fetch_sees sees(const struct plan *plan, int batch, int64_t m)
-{
-    if (m > batch)
-        return SEES_OWN;                     // the batch was refilled
-    int64_t sampled = batch - plan->batches; // the last slice of the pass before
-    return sampled <= m - unretired(plan, m) ? SEES_KEPT : SEES_BEFORE;
-}
 
 int64_t moves_hidden(int64_t dim, int64_t tokens)
 {
@@ -97,23 +68,49 @@ static double gathered_bytes(const struct moves *m)
 
 /* ---- KV ---- */
 
+/* Follows the walk from the slices that sample in pass 0 on, for the fetches of pass 1. */
+static void follow(const struct moves *m, struct walk *walk)
+{
+    const struct order order = plan_order(m->plan);
+    walk_begin(walk, m->plan, order_pass_steps(&order) - order.batches);
+}
+
+/* Which rows of a batch a fetch sees that such a walk issues. */
+static enum fetch_sees sees(const struct walk *walk, int batch)
+{
+    int64_t embeds = order_pass_steps(&walk->order) + batch; // the batch is refilled
+    if (walk->compute.n > embeds)
+        return SEES_OWN;
+    return walk->retire.n > embeds - walk->order.batches ? SEES_KEPT : SEES_BEFORE;
+}
+
+static void count_fetch(struct moves *m, const struct walk *walk, struct step s)
+{
+    const struct plan *p = m->plan;
+    enum tier_kind home = plan_kv_home(p, s.layer - 1, s.batch).tier;
+    if (home != plan_kv_near(p))
+        m->batches[s.batch].kv[home][plan_kind(p, s.layer - 1)][sees(walk, s.batch)]++;
+}
+
 static void count_fetches(struct moves *m)
 {
     const struct plan *p = m->plan;
-    for (int batch = 0; batch < p->batches; batch++)
-        for (int layer = 1; layer <= p->decoder; layer++) {
-            enum tier_kind home = plan_kv_home(p, layer - 1, batch).tier;
-            int64_t issued = place_in_pass(p, layer, batch) - p->ahead_state;
-            if (home != plan_kv_near(p))
-                m->batches[batch].kv[home][plan_kind(p, layer - 1)][sees(p, batch, issued)]++;
-        }
+    struct walk walk;
+    struct step s;
+    if (p->kv_near == p->decoder * p->batches)
+        return;
+    for (follow(m, &walk); sees(&walk, p->batches - 1) != SEES_OWN;)
+        if (walk_next(&walk, &s) == WALK_FETCH_KV)
+            count_fetch(m, &walk, s);
+    for (s = walk.kv; s.pass == 1; step_next(&walk.order, &s)) // all batches are refilled
+        if (s.kind == STEP_DECODE && s.part == 0)
+            count_fetch(m, &walk, s);
 }
 
 /* Bytes that come or go between a tier and where ops or attention are. */
-static void move(const struct moves *m, enum tier_kind home, int to_device, double n_bytes,
-                 int write, double bytes[N_WORK_LANES])
+static void move(enum tier_kind home, int to_device, double n_bytes, int write,
+                 double bytes[N_WORK_LANES])
 {
-    (void)m;
     if (home == TIER_NVME)
         bytes[write ? LANE_NVME_WRITE : LANE_NVME_READ] += n_bytes;
     if (to_device)
@@ -136,8 +133,8 @@ static void move_kv(const struct moves *m, const struct moves_batch *b, const st
                 layers += b->kv[home][kind][k];
                 pages += b->kv[home][kind][k] * seen[k];
             }
-            move(m, home, to_device, (double)pages * page, 0, bytes);
-            move(m, home, to_device, (double)layers * written * page, 1, bytes);
+            move(home, to_device, (double)pages * page, 0, bytes);
+            move(home, to_device, (double)layers * written * page, 1, bytes);
         }
     }
 }
@@ -155,8 +152,8 @@ static void move_hidden(const struct moves *m, int batch, const struct load *l,
         return;
     int64_t read = p->decoder * (1 + p->attn_cpu) * tokens + slices * positions;
     int64_t written = p->decoder * tokens + positions;
-    move(m, home, p->device, (double)read, 0, bytes);
-    move(m, home, p->device, (double)written, 1, bytes);
+    move(home, p->device, (double)read, 0, bytes);
+    move(home, p->device, (double)written, 1, bytes);
 }
 
 /* ---- the pass ---- */
@@ -192,36 +189,45 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double 
     }
 }
 
+/* What a fetch brings for the pass that does not come. */
+static void end_weights(const struct moves *m, int layer, int few, double bytes[N_WORK_LANES])
+{
+    const struct plan *p = m->plan;
+    enum tier_kind home = plan_layer_home(p, layer);
+    if (layer == 0 || home == plan_near(p))
+        return;
+    int64_t left = few ? m->weights->expert_bytes[layer] : 0;
+    move(home, p->device, (double)(m->weights->layer_bytes[layer] - left), 0, bytes);
+    if (home == TIER_NVME && p->codec != PLAN_CODEC_NONE)
+        bytes[LANE_NVME_READ] += (double)(stored_bytes(m, layer) - m->weights->layer_bytes[layer]);
+}
+
+static void end_kv(const struct moves *m, struct step s, double bytes[N_WORK_LANES])
+{
+    const struct plan *p = m->plan;
+    enum tier_kind home = plan_kv_home(p, s.layer - 1, s.batch).tier;
+    int64_t pages = m->batches[s.batch].seen_pages[plan_kind(p, s.layer - 1)];
+    if (home != plan_kv_near(p))
+        move(home, plan_kv_near(p) == TIER_DEVICE, (double)(pages * m->costs->kv_page_bytes), 0,
+             bytes);
+}
+
 void moves_end(struct moves *m, const struct load *loads, double bytes[N_WORK_LANES])
 {
     const struct plan *p = m->plan;
+    const int few = moves_experts_share(m, loads) < 1;
     int last = p->batches - 1;
     while (last > 0 && loads[last].rows == 0)
         last--;
-    /* The walk ends at the iteration that retires the step in which the last row is sampled;
-     * counted from the first step of the pass that does not come. */
-    const int few = moves_experts_share(m, loads) < 1;
-    int64_t sampled = last - p->batches, end = sampled + p->window;
-    if (end >= 0)
-        end = max_i64(0, sampled + min_i64(p->window, p->batches));
-    for (int layer = 1; layer < p->layers; layer++) {
-        enum tier_kind home = plan_layer_home(p, layer);
-        if (home == plan_near(p) || place_in_pass(p, layer, 0) >= end + p->ahead_weights)
-            continue;
-        int64_t left = few ? m->weights->expert_bytes[layer] : 0;
-        move(m, home, p->device, (double)(m->weights->layer_bytes[layer] - left), 0, bytes);
-        if (home == TIER_NVME && p->codec != PLAN_CODEC_NONE)
-            bytes[LANE_NVME_READ] +=
-                (double)(stored_bytes(m, layer) - m->weights->layer_bytes[layer]);
+    struct walk walk;
+    struct step s;
+    for (follow(m, &walk);;) {
+        enum walk_event event = walk_next(&walk, &s);
+        if (event == WALK_RETIRE && s.layer == p->layers - 1 && s.batch == last)
+            return; // the last row was sampled
+        if (event == WALK_FETCH_WEIGHTS && s.pass == 1)
+            end_weights(m, s.layer, few, bytes);
+        else if (event == WALK_FETCH_KV && sees(&walk, s.batch) == SEES_BEFORE)
+            end_kv(m, s, bytes);
     }
-    int to_device = plan_kv_near(p) == TIER_DEVICE;
-    for (int batch = 0; batch < p->batches; batch++)
-        for (int layer = 1; layer <= p->decoder; layer++) {
-            enum tier_kind home = plan_kv_home(p, layer - 1, batch).tier;
-            int64_t issued = place_in_pass(p, layer, batch) - p->ahead_state;
-            if (home == plan_kv_near(p) || issued >= end || sees(p, batch, issued) != SEES_BEFORE)
-                continue;
-            int64_t pages = m->batches[batch].seen_pages[plan_kind(p, layer - 1)];
-            move(m, home, to_device, (double)(pages * m->costs->kv_page_bytes), 0, bytes);
-        }
 }

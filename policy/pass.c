@@ -271,12 +271,13 @@ static double link_s(const struct pricing *p, double n_bytes, int write)
 
 /* ---- the walk ---- */
 
-struct walk {
+/* Passes that are played: the engine's walk, with seconds in place of bytes. */
+struct player {
     const struct pricing *p;
     struct replay *r;
-    struct order order;
     int64_t steps; // of a pass
     int first;     // 1: the pass that loads what stays
+    double now;    // when the walk is at hand
 };
 
 /* What moves between its home and where ops run. */
@@ -287,10 +288,9 @@ struct cargo {
     int device;             // it goes over the link, too
 };
 
-static struct item item_of(const struct walk *w, double now, int64_t due, const struct cargo *c,
-                           int write)
+static struct item item_of(const struct player *w, int64_t due, const struct cargo *c, int write)
 {
-    struct item item = {.due = due, .from = now, .write = write};
+    struct item item = {.due = due, .from = w->now, .write = write};
     double pieces = max_d(ceil(c->stored / PIECE_BYTES), c->pieces);
     item.pieces = (int)min_d(pieces, IO_DEPTH);
     if (c->home == TIER_NVME && c->stored > 0) {
@@ -302,10 +302,9 @@ static struct item item_of(const struct walk *w, double now, int64_t due, const 
     return item;
 }
 
-static void fetch(const struct walk *w, double now, int64_t due, const struct cargo *c,
-                  double *ready)
+static void fetch(const struct player *w, int64_t due, const struct cargo *c, double *ready)
 {
-    struct item item = item_of(w, now, due, c, 0);
+    struct item item = item_of(w, due, c, 0);
     if (item.disk_s + item.link_s == 0)
         return;
     item.ready = ready;
@@ -313,31 +312,25 @@ static void fetch(const struct walk *w, double now, int64_t due, const struct ca
     servers_take(&w->r->servers, &item);
 }
 
-static void store(const struct walk *w, double now, int64_t due, const struct cargo *c)
+static void store(const struct player *w, int64_t due, const struct cargo *c)
 {
-    struct item item = item_of(w, now, due, c, 1);
+    struct item item = item_of(w, due, c, 1);
     if (item.disk_s + item.link_s > 0)
         servers_take(&w->r->servers, &item);
 }
 
-/* The step, but for its pass, of steps that are on the line. */
-static const struct place *at(const struct walk *w, int64_t n)
+static const struct place *place_of(const struct player *w, struct step s)
 {
-    return &w->r->places[n < w->steps ? n : n - w->steps];
-}
-
-static int is_played(const struct walk *w, int64_t n)
-{
-    return n >= 0 && n < TURNS * w->steps;
+    return &w->r->places[s.n - s.pass * w->steps];
 }
 
 static void place_steps(const struct pricing *p, const struct order *order, int64_t steps)
 {
     const struct plan *plan = p->plan;
-    for (int64_t n = 0; n < steps && !p->replay->placed; n++) {
-        struct step s = order_at(order, n);
-        struct place *at = &p->replay->places[n];
-        int decodes = s.layer > 0 && s.layer <= plan->decoder;
+    struct step s = step_at(order, 0);
+    for (; s.n < steps && !p->replay->placed; step_next(order, &s)) {
+        struct place *at = &p->replay->places[s.n];
+        int decodes = s.kind == STEP_DECODE;
         *at = (struct place){.layer = s.layer,
                              .part = s.part,
                              .batch = s.batch,
@@ -350,130 +343,141 @@ static void place_steps(const struct pricing *p, const struct order *order, int6
     p->replay->placed = 1;
 }
 
-static void fetch_weights(const struct walk *w, double now, int64_t n)
+static void fetch_weights(const struct player *w, struct step s)
 {
     const struct plan *plan = w->p->plan;
-    if (!is_played(w, n) || at(w, n)->batch != 0 || at(w, n)->part != 0)
+    enum tier_kind home = place_of(w, s)->weights, near = plan_near(plan);
+    double n_bytes = (double)w->p->set->weights->layer_bytes[s.layer], stored = n_bytes;
+    if (s.kind == STEP_EMBED && home != near)
         return;
-    const struct place *s = at(w, n);
-    enum tier_kind home = s->weights, near = plan_near(plan);
-    double n_bytes = (double)w->p->set->weights->layer_bytes[s->layer], stored = n_bytes;
-    if (s->layer == 0 && home != near)
-        return;
-    if (w->first && n < w->steps &&
-        !(w->p->set->weights->made_here && plan_layer_made(plan, s->layer)))
+    if (w->first && s.pass == 0 &&
+        !(w->p->set->weights->made_here && plan_layer_made(plan, s.layer)))
         home = TIER_NVME;
     else if (home == near)
         return;
     if (w->p->experts_share < 1 && !w->first)
-        stored = n_bytes -= (double)w->p->set->weights->expert_bytes[s->layer];
+        stored = n_bytes -= (double)w->p->set->weights->expert_bytes[s.layer];
     if (plan->codec != PLAN_CODEC_NONE && w->p->set->costs->codec_share > 0)
         stored *= w->p->set->costs->codec_share;
     const struct cargo c = {
         .home = home, .n_bytes = n_bytes, .stored = stored, .device = plan->device};
-    fetch(w, now, n, &c, &w->r->ready[NEEDS_WEIGHTS][n]);
+    fetch(w, s.n, &c, &w->r->ready[NEEDS_WEIGHTS][s.n]);
 }
 
-static void fetch_kv(const struct walk *w, double now, int64_t n)
+static void fetch_kv(const struct player *w, struct step s)
 {
     const struct plan *plan = w->p->plan;
-    if (!is_played(w, n) || at(w, n)->part != 0 || at(w, n)->kv == plan_kv_near(plan))
+    const struct place *at = place_of(w, s);
+    if (at->kv == plan_kv_near(plan))
         return;
-    const struct kv_cost *s = &w->r->batch[at(w, n)->batch].kv[at(w, n)->kind];
-    const struct cargo c = {.home = at(w, n)->kv,
-                            .n_bytes = s->read,
-                            .stored = s->read,
-                            .pieces = s->pieces_read,
+    const struct kv_cost *kv = &w->r->batch[s.batch].kv[at->kind];
+    const struct cargo c = {.home = at->kv,
+                            .n_bytes = kv->read,
+                            .stored = kv->read,
+                            .pieces = kv->pieces_read,
                             .device = plan_kv_near(plan) == TIER_DEVICE};
-    fetch(w, now, n, &c, &w->r->ready[NEEDS_KV][n]);
+    fetch(w, s.n, &c, &w->r->ready[NEEDS_KV][s.n]);
 }
 
-static void fetch_hidden(const struct walk *w, double now, int64_t n)
+static void fetch_hidden(const struct player *w, struct step s)
 {
     const struct plan *plan = w->p->plan;
-    if (!is_played(w, n) || at(w, n)->layer == 0 || at(w, n)->hidden == plan_near(plan))
-        return;
-    const struct place *s = at(w, n);
-    const struct step_cost *c = &w->r->batch[s->batch];
-    double n_bytes = s->layer > plan->decoder ? c->positions : c->hidden;
-    const struct cargo cargo = {
-        .home = s->hidden, .n_bytes = n_bytes, .stored = n_bytes, .device = plan->device};
-    fetch(w, now, n, &cargo, &w->r->ready[NEEDS_HIDDEN][n]);
+    const struct step_cost *c = &w->r->batch[s.batch];
+    double n_bytes = s.kind == STEP_SLICE ? c->positions : c->hidden;
+    const struct cargo cargo = {.home = place_of(w, s)->hidden,
+                                .n_bytes = n_bytes,
+                                .stored = n_bytes,
+                                .device = plan->device};
+    if (cargo.home != plan_near(plan))
+        fetch(w, s.n, &cargo, &w->r->ready[NEEDS_HIDDEN][s.n]);
 }
 
-static void retire(const struct walk *w, double now, int64_t n)
+/* The walker waits for the step; what it has written goes home. */
+static void retire(struct player *w, struct step s)
 {
     const struct plan *plan = w->p->plan;
-    if (n < 0)
+    const struct place *at = place_of(w, s);
+    const struct step_cost *c = &w->r->batch[s.batch];
+    w->now = max_d(w->now, w->r->end[s.n]);
+    servers_go(&w->r->servers, w->now);
+    if (s.kind == STEP_SLICE || !s.whole)
         return;
-    const struct place *s = at(w, n);
-    const struct step_cost *c = &w->r->batch[s->batch];
-    if (s->layer > plan->decoder || (s->layer > 0 && s->part < w->order.parts - 1))
-        return;
-    double n_bytes = s->layer == plan->decoder ? c->positions : c->hidden;
+    double n_bytes = s.layer == plan->decoder ? c->positions : c->hidden;
     const struct cargo hidden = {
-        .home = s->hidden, .n_bytes = n_bytes, .stored = n_bytes, .device = plan->device};
-    const struct cargo kv = {.home = s->kv,
-                             .n_bytes = c->kv[s->kind].written,
-                             .stored = c->kv[s->kind].written,
-                             .pieces = c->kv[s->kind].pieces_written,
+        .home = at->hidden, .n_bytes = n_bytes, .stored = n_bytes, .device = plan->device};
+    const struct cargo kv = {.home = at->kv,
+                             .n_bytes = c->kv[at->kind].written,
+                             .stored = c->kv[at->kind].written,
+                             .pieces = c->kv[at->kind].pieces_written,
                              .device = plan_kv_near(plan) == TIER_DEVICE};
-    if (s->hidden != plan_near(plan))
-        store(w, now, n, &hidden);
-    if (s->kv != plan_kv_near(plan))
-        store(w, now, n, &kv);
+    if (at->hidden != plan_near(plan))
+        store(w, s.n, &hidden);
+    if (at->kv != plan_kv_near(plan))
+        store(w, s.n, &kv);
 }
 
-/* When step n begins that may begin at `start`, and ends. */
-static void compute(const struct walk *w, int64_t n, double start)
+/* When the step begins, and ends. */
+static void compute(const struct player *w, struct step s)
 {
     struct replay *r = w->r;
-    const struct place *s = at(w, n);
+    const struct place *at = place_of(w, s);
+    double start = max_d(w->now, s.n > 0 ? r->end[s.n - 1] : 0);
     for (int i = 0; i < 3; i++)
-        if (r->ready[i][n] != 0)
-            start = max_d(start, servers_wait(&r->servers, &r->ready[i][n]));
-    if (s->part == 1)
-        start = max_d(start, r->attended[s->batch] + r->batch[s->batch].first);
-    r->end[n] = start + compute_s(w->p, s);
-    if (w->order.parts == 1 || s->layer == 0 || s->layer > w->p->plan->decoder || s->part != 0)
+        if (r->ready[i][s.n] != 0)
+            start = max_d(start, servers_wait(&r->servers, &r->ready[i][s.n]));
+    if (s.part == 1)
+        start = max_d(start, r->attended[s.batch] + r->batch[s.batch].first);
+    r->end[s.n] = start + compute_s(w->p, at);
+    if (s.whole)
         return;
     /* Rows attend on the CPU, one batch after the other. */
-    double busy = r->end[n] + r->batch[s->batch].last;
+    double busy = r->end[s.n] + r->batch[s.batch].last;
     for (int b = 0; b < w->p->plan->batches; b++)
         busy = max_d(busy, r->attended[b]);
-    r->attended[s->batch] = busy + r->batch[s->batch].kv[s->kind].attend;
+    r->attended[s.batch] = busy + r->batch[s.batch].kv[at->kind].attend;
+}
+
+/* Seconds of the last of so many passes. */
+static double play_passes(struct player *w, int passes)
+{
+    struct replay *r = w->r;
+    const int64_t n = passes * w->steps;
+    struct walk walk;
+    walk_begin(&walk, w->p->plan, 0);
+    for (;;) {
+        struct step s;
+        enum walk_event event = walk_next(&walk, &s);
+        if (s.n >= TURNS * w->steps) // fetched for a pass that is not played
+            continue;
+        if (event == WALK_RETIRE)
+            retire(w, s);
+        else if (event == WALK_FETCH_WEIGHTS)
+            fetch_weights(w, s);
+        else if (event == WALK_FETCH_KV)
+            fetch_kv(w, s);
+        else if (event == WALK_FETCH_HIDDEN)
+            fetch_hidden(w, s);
+        if (event != WALK_COMPUTE)
+            continue;
+        compute(w, s);
+        if (s.n == n - 1)
+            return r->end[s.n] - (passes == 1 ? 0 : r->end[w->steps - 1]);
+        if (s.n == w->steps - 1) // the pass that counts begins
+            r->servers.busy_s[0] = r->servers.busy_s[1] = 0;
+    }
 }
 
 static double play(const struct pricing *p, int first)
 {
-    const struct plan *plan = p->plan;
+    const struct order order = plan_order(p->plan);
     struct replay *r = p->replay;
-    struct walk w = {.p = p, .r = r, .order = plan_order(plan), .first = first};
-    w.steps = order_pass_steps(&w.order);
-    place_steps(p, &w.order, w.steps);
-    int64_t n = first ? w.steps : TURNS * w.steps;
-    int64_t ahead = max_i64(plan->ahead_weights, max_i64(plan->ahead_state, plan->ahead_hidden));
-    double now = 0;
+    struct player w = {.p = p, .r = r, .first = first, .steps = order_pass_steps(&order)};
+    place_steps(p, &order, w.steps);
     for (int i = 0; i < 3; i++)
         memset(r->ready[i], 0, (size_t)(TURNS * w.steps) * sizeof(double));
-    memset(r->attended, 0, (size_t)plan->batches * sizeof(double));
+    memset(r->attended, 0, (size_t)p->plan->batches * sizeof(double));
     servers_start(&r->servers);
-    for (int64_t m = -ahead; m < n; m++) {
-        if (m == w.steps) // the pass that counts begins
-            r->servers.busy_s[0] = r->servers.busy_s[1] = 0;
-        int embeds = m >= 0 && m % w.steps < plan->batches;
-        int64_t left = embeds ? min_i64(plan->window, plan->batches) : plan->window;
-        if (m >= left)
-            now = max_d(now, r->end[m - left]);
-        servers_go(&r->servers, now);
-        retire(&w, now, m - plan->window);
-        fetch_weights(&w, now, m + plan->ahead_weights);
-        fetch_kv(&w, now, m + plan->ahead_state);
-        fetch_hidden(&w, now, m + plan->ahead_hidden);
-        if (m >= 0)
-            compute(&w, m, max_d(now, m > 0 ? r->end[m - 1] : 0));
-    }
-    return r->end[n - 1] - (first ? 0 : r->end[w.steps - 1]);
+    return play_passes(&w, first ? 1 : TURNS);
 }
 
 /* ---- the price ---- */

@@ -8,7 +8,7 @@
 
 #include "policy/evict.h"
 #include "policy/machine.h"
-#include "policy/order.h"
+#include "policy/walk.h"
 #include "policy/shape.h"
 #include "kernels/base/limits.h"
 

@@ -59,16 +59,15 @@ fault("hidden states of the batch before", "engine/line/home_hidden.c",
       "int64_t first = h->hidden_offset[home.tier] + (home.rank > 1 ? home.rank - 1 : home.rank) * h->hidden_frame_bytes;",
       BYTES, LINE)
 fault("a weight frame is given back too early", "engine/line/stage.c",
-      "if (s.batch == e->order.batches - 1 && whole)", "if (s.batch == 0 && whole)", BYTES, DISORDER)
+      "if (s.batch == e->order.batches - 1 && s.whole)", "if (s.batch == 0 && s.whole)", BYTES, DISORDER)
 fault("look-ahead beyond what the order allows", "policy/plan.c",
       "return max_i64(0, order_pass_steps(order) - 1 - plan->window - apart);",
       "return max_i64(0, order_pass_steps(order) + 2 + apart);", "plan_test",
       DISORDER)
-fault("the order of layers: slices before the last decoder layer", "policy/order.c",
-      "int64_t decoder_last = decoder_first + layer_steps * order->decoder;",
-      "int64_t decoder_last = decoder_first + layer_steps * (order->decoder - 1);", "order_test")
-fault("a two-part layer starts its batches out of turn", "policy/order.c",
-      "s->batch = i % 2 == 1 ? (i + 1) / 2 : i / 2 - 1;", "s->batch = i % 2 == 1 ? i / 2 : i / 2 - 1;", "order_test")
+fault("the order of layers: slices before the last decoder layer", "policy/walk.c",
+      "s->layer <= order->decoder ? STEP_DECODE", "s->layer < order->decoder ? STEP_DECODE", "walk_test")
+fault("a two-part layer starts its batches out of turn", "policy/walk.c",
+      "batch + 1 + (batch + 1 < last);", "batch + 1;", "walk_test")
 
 # ---- stored bytes: checksums, errors
 
@@ -414,8 +413,8 @@ fault("a weight frame is free when its ops are queued", "engine/line/stage.c",
       "    device->record(e->stream, e->done[slot]);\n",
       "    device->record(e->stream, e->done[slot]);\n    if (s.batch == e->order.batches - 1)\n"
       "        home_weights_put(&e->home, s.layer);\n", LINE)
-fault("a batch begins before its tokens are there", "engine/line/engine.c",
-      "        newest = min_i64(newest, plan->batches);", "        newest = plan->window;", LINE)
+fault("a batch begins before its tokens are there", "policy/walk.c",
+      "begins ? min_i64(w->window, w->order.batches) : w->window", "w->window + 0 * begins", "walk_test", LINE)
 fault("the results of two passes share a place", "engine/line/batch.c",
       "&b->heads[t->pass & 1];", "&b->heads[0];", LINE)
 fault("a copy is taken for done when it is queued", "offload/mover.c",
@@ -481,11 +480,11 @@ fault("f32 crosses as bf16", "engine/line/costs.c",
 fault("dirty bits of the other job", "engine/line/attend.c",
       "    *dirty = a->dirty[slot];", "    *dirty = a->dirty[1 - slot];", LINE)
 fault("a KV frame is given back after part 0", "engine/line/stage.c",
-      "    if (!whole) // it only read them\n",
-      "    if (!whole && kind == LAYER_DECODE)\n        TRY(home_kv_put(&e->home, s.n, s.layer - 1, s.batch));\n"
-      "    if (!whole) // it only read them\n", LINE)
+      "    if (!s.whole) // it only read them\n",
+      "    if (!s.whole && s.kind == STEP_DECODE)\n        TRY(home_kv_put(&e->home, s.n, s.layer - 1, s.batch));\n"
+      "    if (!s.whole) // it only read them\n", LINE)
 fault("a layer's frame is given back after part 0 of its last batch", "engine/line/stage.c",
-      "if (s.batch == e->order.batches - 1 && whole)", "if (s.batch == e->order.batches - 1)", LINE)
+      "if (s.batch == e->order.batches - 1 && s.whole)", "if (s.batch == e->order.batches - 1)", LINE)
 fault("the next part reads KV before the other has written it", "policy/plan.c",
       "int apart = order->parts == 2 ? ORDER_PARTS_APART : 0;", "int apart = 0;", LINE, SIM)
 fault("a layer is decoded in its first pass only", "engine/line/home_weights.c",

@@ -149,66 +149,63 @@ static enum err check_stop(const struct engine *e)
                 "runs this short make little or no progress (a --time-limit of several passes)");
 }
 
-/* What happens between passes, and every step: durable tokens, reasons to stop, the progress line.
- */
-static enum err between_steps(struct engine *e, struct step s)
+/* Every step: reasons to stop, the progress line. */
+static enum err between_steps(struct engine *e)
 {
-    if (s.pass >= 0 && s.layer == 0 && s.batch == 0)
-        TRY(job_pass_end(e->config.job, 0));
     if (e->config.tick)
         e->config.tick(e->config.tick_ctx);
     TRY(mover_failed(e->home.mover));
     return check_stop(e);
 }
 
-/* Before step s is queued: the ones that it needs done are retired, and all but the newest of a
- * full window. A batch that begins a pass needs the tokens that its last slice has sampled. */
-static enum err retire_before(struct engine *e, struct step s)
+/* Retires what is queued, so that nothing of the pass that is over is under way, and returns the
+ * rows to the queue. */
+static enum err leave(struct engine *e)
 {
-    const struct plan *plan = &e->config.plan;
-    int64_t newest = plan->window;
-    if (s.pass >= 0 && s.layer == 0)
-        newest = min_i64(newest, plan->batches);
-    for (; e->retired <= s.n - newest; e->retired++)
-        TRY(stage_retire(e, order_at(&e->order, e->retired))); // KV, hidden and tokens home
-    return OK;
-}
-
-/* Nothing of the pass that is over is under way any more, and its rows go back. */
-static enum err leave(struct engine *e, struct step s)
-{
-    for (; e->retired < s.n; e->retired++)
-        TRY(stage_retire(e, order_at(&e->order, e->retired)));
+    struct step s;
+    while (walk_left(&e->walk, &s))
+        TRY(stage_retire(e, s));
     TRY(job_pass_end(e->config.job, 0));
     batches_return(&e->batches);
     e->left = job_live(e->config.job);
     return OK;
 }
 
-static int asks_to_leave(const struct engine *e, struct step s)
-{
-    return e->config.leave && s.pass > 0 && s.layer == 0 && s.batch == 0 &&
-           e->config.leave(e->config.leave_ctx, e);
-}
-
 static enum err walk(struct engine *e)
 {
-    const struct plan *plan = &e->config.plan;
-    int64_t n = -max_i64(plan->ahead_weights, max_i64(plan->ahead_state, plan->ahead_hidden));
-    for (e->retired = n;; n++) {
-        struct step s = order_at(&e->order, n);
-        e->n = n;
-        TRY(retire_before(e, s));
-        if (!job_live(e->config.job))
-            return OK;
-        TRY(between_steps(e, s));
-        if (asks_to_leave(e, s))
-            return leave(e, s);
-        TRY(stage_fetch_weights(e,
-                                order_at(&e->order, n + plan->ahead_weights))); // extent -> frame
-        TRY(stage_fetch_kv(e, order_at(&e->order, n + plan->ahead_state)));
-        TRY(stage_fetch_hidden(e, order_at(&e->order, n + plan->ahead_hidden)));
-        TRY(stage_compute(e, s)); // one layer of one batch
+    walk_begin(&e->walk, &e->config.plan, 0);
+    for (;;) {
+        struct step s;
+        enum walk_event event = walk_next(&e->walk, &s);
+        switch (event) {
+        case WALK_RETIRE:
+            TRY(stage_retire(e, s)); // KV, hidden and tokens home
+            break;
+        case WALK_PASS_END:
+        case WALK_GO_ON:
+            e->n = e->walk.n;
+            if (!job_live(e->config.job))
+                return OK;
+            if (event == WALK_PASS_END)
+                TRY(job_pass_end(e->config.job, 0)); // its tokens become durable
+            TRY(between_steps(e));
+            if (event == WALK_PASS_END && e->config.leave &&
+                e->config.leave(e->config.leave_ctx, e))
+                return leave(e);
+            break;
+        case WALK_FETCH_WEIGHTS:
+            TRY(stage_fetch_weights(e, s)); // extent -> frame
+            break;
+        case WALK_FETCH_KV:
+            TRY(stage_fetch_kv(e, s));
+            break;
+        case WALK_FETCH_HIDDEN:
+            TRY(stage_fetch_hidden(e, s));
+            break;
+        case WALK_COMPUTE:
+            TRY(stage_compute(e, s)); // one layer of one batch
+            break;
+        }
     }
 }
 

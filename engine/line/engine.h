@@ -53,7 +53,8 @@ struct engine_config {
 
 struct engine {
     struct engine_config config;
-    struct order order;
+    struct order order; // of the plan
+    struct walk walk;
     struct home home;
     struct gather gather;
     struct batches batches;
@@ -67,7 +68,6 @@ struct engine {
     struct event *begun[PLAN_WINDOW_MAX + 1], *done[PLAN_WINDOW_MAX + 1];
     int64_t brought_ns;     // that the step at hand has waited for experts
     int64_t done_ns;        // when the last step that is known to be done was, by a device's clock
-    int64_t retired;        // steps before this one are done, and what they held is given back
     struct dump dump;       // --kv-dump
     struct page_list pages; // of the step at hand
     int64_t n;              // the step being walked

@@ -9,15 +9,6 @@
 
 #define BAD_MAX 64 // pieces that could not be had before the run stops instead of recomputing
 
-enum layer_kind { LAYER_EMBED, LAYER_DECODE, LAYER_SLICE };
-
-static enum layer_kind layer_kind(const struct engine *e, int layer)
-{
-    if (layer == 0)
-        return LAYER_EMBED;
-    return layer <= e->order.decoder ? LAYER_DECODE : LAYER_SLICE;
-}
-
 static struct batch *batch_of(struct engine *e, struct step s)
 {
     return &e->batches.batch[s.batch];
@@ -25,8 +16,6 @@ static struct batch *batch_of(struct engine *e, struct step s)
 
 enum err stage_fetch_weights(struct engine *e, struct step s)
 {
-    if (s.pass < 0 || s.batch != 0 || s.part != 0)
-        return OK;
     const int64_t most = e->config.plan.experts_few;
     const int64_t tokens = most > 0 ? batches_tokens(&e->batches, s.pass) : 0;
     return home_weights_fetch(&e->home, s.layer, tokens > 0 && tokens <= most, s.n);
@@ -34,26 +23,22 @@ enum err stage_fetch_weights(struct engine *e, struct step s)
 
 enum err stage_fetch_kv(struct engine *e, struct step s)
 {
-    if (s.pass < 0 || layer_kind(e, s.layer) != LAYER_DECODE || s.part != 0)
-        return OK;
     batch_pages(&e->batches, batch_of(e, s), s.pass, s.layer - 1, &e->pages);
     return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch, &e->pages);
 }
 
 /* Tokens whose hidden states a step reads: after the last decoder layer only wanted positions go
  * on. */
-static int hidden_tokens(const struct engine *e, const struct batch *b, int layer)
+static int hidden_tokens(const struct batch *b, struct step s)
 {
-    return layer_kind(e, layer) == LAYER_SLICE ? b->n_positions : b->n_tokens;
+    return s.kind == STEP_SLICE ? b->n_positions : b->n_tokens;
 }
 
 enum err stage_fetch_hidden(struct engine *e, struct step s)
 {
-    if (s.pass < 0 || s.layer == 0)
-        return OK;
     const struct batch *b = batch_of(e, s);
     CHECK(b->pass == s.pass); // plan_check: no look-ahead across the write of these states
-    return home_hidden_fetch(&e->home, s.n, s.batch, hidden_tokens(e, b, s.layer));
+    return home_hidden_fetch(&e->home, s.n, s.batch, hidden_tokens(b, s));
 }
 
 /* What stood on disk of the row cannot be had: it is computed again from its tokens after this
@@ -163,14 +148,13 @@ static enum err wait_attention(struct engine *e, struct step s, const struct bat
 /* Waits for all of it but embedding rows; rows whose bytes came back wrong are set aside. */
 static enum err wait_inputs(struct engine *e, struct step s, struct batch *b, struct inputs *in)
 {
-    enum layer_kind kind = layer_kind(e, s.layer);
     TRY(home_weights_get(&e->home, s.layer, s.n, &in->weights));
-    if (kind == LAYER_EMBED) {
+    if (s.kind == STEP_EMBED) {
         in->weights = gather_base(&e->gather);
         return OK;
     }
     TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &in->hidden));
-    if (kind == LAYER_SLICE)
+    if (s.kind == STEP_SLICE)
         return verify_positions(e, s, b);
     if (b->n_tokens == 0)
         return OK;
@@ -241,7 +225,7 @@ static enum err compute_decode(struct engine *e, struct step s, const struct bat
     if (e->order.parts == 1 && in->kv.tails && dirty_back(e, s.n)) // the host reads them
         ops_copy(&e->work.ops, dirty_back(e, s.n), rows->dirty,
                  (int64_t)b->n_rows * rows->dirty_stride * 8);
-    if (s.layer == e->order.decoder && s.part == e->order.parts - 1)
+    if (s.layer == e->order.decoder && s.whole)
         layer_compact(&e->work, b, in->hidden);
     return e->work.err;
 }
@@ -261,7 +245,7 @@ static void trace_step(struct engine *e, struct step s, enum lane lane, int64_t 
 {
     static const char *const names[] = {"embed", "layer", "slice"};
     trace_add(&e->trace, lane,
-              (struct trace_event){.name = names[layer_kind(e, s.layer)],
+              (struct trace_event){.name = names[s.kind],
                                    .start_ns = start_ns,
                                    .end_ns = end_ns,
                                    .step = s.n,
@@ -272,9 +256,6 @@ static void trace_step(struct engine *e, struct step s, enum lane lane, int64_t 
 
 enum err stage_compute(struct engine *e, struct step s)
 {
-    if (s.pass < 0)
-        return OK;
-    enum layer_kind kind = layer_kind(e, s.layer);
     struct batch *b = batch_of(e, s);
     struct inputs in = {0};
     const struct device_api *device = e->stream->device->api;
@@ -285,9 +266,9 @@ enum err stage_compute(struct engine *e, struct step s)
     e->brought_ns = 0;
     device->record(e->stream, e->begun[slot]);
     decode_weights(e, s, &in);
-    if (kind == LAYER_EMBED)
+    if (s.kind == STEP_EMBED)
         TRY(compute_embed(e, s, &in));
-    else if (kind == LAYER_DECODE)
+    else if (s.kind == STEP_DECODE)
         TRY(compute_decode(e, s, b, &in));
     else
         compute_slice(e, s, b, &in);
@@ -331,21 +312,17 @@ static enum err retire_kv(struct engine *e, struct step s, struct batch *b)
 
 enum err stage_retire(struct engine *e, struct step s)
 {
-    if (s.pass < 0)
-        return OK;
-    enum layer_kind kind = layer_kind(e, s.layer);
     struct batch *b = batch_of(e, s);
     TRY(finish(e, s));
-    int whole = kind != LAYER_DECODE || s.part == e->order.parts - 1; // its last part
-    if (s.batch == e->order.batches - 1 && whole)
+    if (s.batch == e->order.batches - 1 && s.whole)
         home_weights_put(&e->home, s.layer);
-    if (!whole) // it only read them
+    if (!s.whole) // it only read them
         return home_hidden_put(&e->home, s.n, s.batch, 0, 0);
-    if (kind == LAYER_DECODE)
+    if (s.kind == STEP_DECODE)
         TRY(retire_kv(e, s, b));
     int last = s.layer == e->order.decoder;
-    int n = kind == LAYER_SLICE || last ? b->n_positions : b->n_tokens;
-    TRY(home_hidden_put(&e->home, s.n, s.batch, n, kind != LAYER_SLICE));
+    int n = s.kind == STEP_SLICE || last ? b->n_positions : b->n_tokens;
+    TRY(home_hidden_put(&e->home, s.n, s.batch, n, s.kind != STEP_SLICE));
     if (s.layer < e->order.layers - 1)
         return OK;
     TRY(batch_sample(&e->batches, s.batch));

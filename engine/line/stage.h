@@ -1,5 +1,5 @@
-/* engine/line/stage.h - the hands of the loop: fetch, compute (embedding and head are layers too),
- * retire. Each takes a step and does nothing off the line. */
+/* engine/line/stage.h - what the engine does at each event of the walk (policy/walk.h): fetch,
+ * compute (embedding and head are layers, too), retire. */
 #ifndef ENGINE_LINE_STAGE_H
 #define ENGINE_LINE_STAGE_H
 

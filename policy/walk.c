@@ -1,0 +1,163 @@
+/* policy/walk.c - see walk.h. */
+#include "policy/walk.h"
+
+#include "kernels/base/num.h"
+#include "policy/plan.h"
+
+int64_t order_pass_steps(const struct order *order)
+{
+    int64_t single = order->layers - order->decoder;
+    return (int64_t)order->batches * (single + (int64_t)order->decoder * order->parts);
+}
+
+static int parts_of(const struct order *order, int layer)
+{
+    return layer >= 1 && layer <= order->decoder ? order->parts : 1;
+}
+
+/* The first step of the layer that s names. */
+static void begin_layer(const struct order *order, struct step *s)
+{
+    s->part = s->batch = 0;
+    s->kind = s->layer == 0 ? STEP_EMBED : s->layer <= order->decoder ? STEP_DECODE : STEP_SLICE;
+    s->whole = parts_of(order, s->layer) == 1;
+}
+
+/* Within a layer of two parts: (0,0) (0,1)(1,0) (0,2)(1,1) ... (1,B-1). 0: the layer ends. */
+static int next_of_two(const struct order *order, struct step *s)
+{
+    const int last = order->batches - 1, batch = s->batch;
+    if (s->part == 1 && batch == last)
+        return 0;
+    if (s->part == 0 && batch == 0)
+        s->batch = last > 0;
+    else
+        s->batch = s->part == 0 ? batch - 1 : batch + 1 + (batch + 1 < last);
+    s->part = s->part == 0 ? batch > 0 || last == 0 : batch + 1 == last;
+    s->whole = s->part;
+    return 1;
+}
+
+void step_next(const struct order *order, struct step *s)
+{
+    s->n++;
+    if (parts_of(order, s->layer) == 2) {
+        if (next_of_two(order, s))
+            return;
+    } else if (++s->batch < order->batches) {
+        return;
+    }
+    if (++s->layer == order->layers) {
+        s->layer = 0;
+        s->pass++;
+    }
+    begin_layer(order, s);
+}
+
+struct step step_at(const struct order *order, int64_t n)
+{
+    int64_t steps = order_pass_steps(order);
+    struct step s = {.pass = n / steps};
+    s.n = s.pass * steps;
+    for (;;) { // layer by layer, then step by step
+        int64_t of_layer = (int64_t)order->batches * parts_of(order, s.layer);
+        if (n - s.n < of_layer)
+            break;
+        s.n += of_layer;
+        s.layer++;
+    }
+    begin_layer(order, &s);
+    while (s.n < n)
+        step_next(order, &s);
+    return s;
+}
+
+int64_t order_part0(const struct order *order, struct step s)
+{
+    int last = s.batch == order->batches - 1;
+    return s.n - (order->batches == 1 ? 1 : last || s.batch == 0 ? 2 : 3);
+}
+
+int64_t order_hidden_distance(const struct order *order)
+{
+    if (order->parts == 1)
+        return order->batches;
+    /* Part 0 of batch b is followed by part 1 of the same batch 2 steps later (1 with one batch).
+     * Part 1 of batch 0 is step 2 of the layer, part 0 of the next layer's batch 0 is step 2B: the
+     * first distance is the shorter one. */
+    return order->batches == 1 ? 1 : 2;
+}
+
+void walk_begin(struct walk *w, const struct plan *plan, int64_t from)
+{
+    *w = (struct walk){.order = plan_order(plan),
+                       .window = plan->window,
+                       .ahead_weights = plan->ahead_weights,
+                       .ahead_state = plan->ahead_state,
+                       .ahead_hidden = plan->ahead_hidden};
+    w->compute = w->retire = w->weights = w->kv = w->hidden = step_at(&w->order, from);
+    w->n = from - max_i64(w->ahead_weights, max_i64(w->ahead_state, w->ahead_hidden));
+}
+
+/* The step of an event that comes at step `at`, which then is one further; 0: not yet. */
+static int reach(const struct walk *w, int64_t at, struct step *cursor, struct step *s)
+{
+    if (cursor->n > at)
+        return 0;
+    *s = *cursor;
+    step_next(&w->order, cursor);
+    return 1;
+}
+
+/* The newest step that iteration n needs retired. All but a full window of steps are; a batch that
+ * begins a pass also needs the tokens that its last slice has sampled. */
+static int64_t newest(const struct walk *w)
+{
+    int begins = w->compute.n == w->n && w->compute.kind == STEP_EMBED;
+    return w->n - (begins ? min_i64(w->window, w->order.batches) : w->window);
+}
+
+static int ends_pass(const struct walk *w)
+{
+    const struct step *s = &w->compute;
+    return s->n == w->n && s->n > 0 && s->kind == STEP_EMBED && s->batch == 0;
+}
+
+enum walk_event walk_next(struct walk *w, struct step *s)
+{
+    for (;;)
+        switch (w->next) {
+        case WALK_RETIRE:
+            if (reach(w, newest(w), &w->retire, s))
+                return WALK_RETIRE;
+            w->next = WALK_FETCH_WEIGHTS;
+            *s = w->compute;
+            return ends_pass(w) ? WALK_PASS_END : WALK_GO_ON;
+        case WALK_FETCH_WEIGHTS:
+            w->next = WALK_FETCH_KV;
+            if (reach(w, w->n + w->ahead_weights, &w->weights, s) && s->batch == 0 && s->part == 0)
+                return WALK_FETCH_WEIGHTS;
+            break;
+        case WALK_FETCH_KV:
+            w->next = WALK_FETCH_HIDDEN;
+            if (reach(w, w->n + w->ahead_state, &w->kv, s) && s->kind == STEP_DECODE &&
+                s->part == 0)
+                return WALK_FETCH_KV;
+            break;
+        case WALK_FETCH_HIDDEN:
+            w->next = WALK_COMPUTE;
+            if (reach(w, w->n + w->ahead_hidden, &w->hidden, s) && s->kind != STEP_EMBED)
+                return WALK_FETCH_HIDDEN;
+            break;
+        default:
+            w->next = WALK_RETIRE;
+            if (reach(w, w->n++, &w->compute, s))
+                return WALK_COMPUTE;
+            break;
+        }
+}
+
+int walk_left(struct walk *w, struct step *s)
+{
+    return reach(w, w->compute.n - 1, &w->retire, s);
+}

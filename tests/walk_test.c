@@ -1,0 +1,154 @@
+/* tests/walk_test.c - the line against plain nested loops, the walk against a plain loop over
+ * steps, and the bounds on look-ahead. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "policy/plan.h"
+
+static void check_step(const struct order *o, struct step s, int64_t n, int64_t pass, int layer,
+                       int part, int batch)
+{
+    const struct step both[] = {s, step_at(o, n)};
+    for (int i = 0; i < 2; i++) {
+        s = both[i];
+        assert_int_equal(s.n, n);
+        assert_int_equal(s.pass, pass);
+        assert_int_equal(s.layer, layer);
+        assert_int_equal(s.part, part);
+        assert_int_equal(s.batch, batch);
+        assert_int_equal(s.kind, layer == 0            ? STEP_EMBED
+                                 : layer <= o->decoder ? STEP_DECODE
+                                                       : STEP_SLICE);
+        assert_int_equal(s.whole, s.kind != STEP_DECODE || part == o->parts - 1);
+    }
+}
+
+static void test_one_part_is_the_zig_zag(void **state)
+{
+    (void)state;
+    for (int batches = 1; batches <= 5; batches++)
+        for (int decoder = 1; decoder <= 4; decoder++)
+            for (int slices = 1; slices <= 3; slices++) {
+                struct order o = {1 + decoder + slices, decoder, 1, batches};
+                struct step s = step_at(&o, 0);
+                int64_t n = 0;
+                for (int64_t pass = 0; pass < 3; pass++)
+                    for (int layer = 0; layer < o.layers; layer++)
+                        for (int b = 0; b < batches; b++, step_next(&o, &s))
+                            check_step(&o, s, n++, pass, layer, 0, b);
+                assert_int_equal(n, 3 * order_pass_steps(&o));
+            }
+}
+
+/* Part 0 of batch b + 1 comes before part 1 of batch b; everything appears exactly once. */
+static void test_two_parts_interleave(void **state)
+{
+    (void)state;
+    for (int batches = 1; batches <= 6; batches++) {
+        struct order o = {5, 3, 2, batches};
+        int64_t pass_steps = order_pass_steps(&o), least = INT64_MAX;
+        int64_t at[5][2][6];
+        struct step s = step_at(&o, 0);
+        for (int64_t n = 0; n < pass_steps; n++, step_next(&o, &s)) {
+            check_step(&o, s, n, 0, s.layer, s.part, s.batch);
+            at[s.layer][s.part][s.batch] = n;
+            assert_int_equal(step_at(&o, n + pass_steps).pass, 1);
+        }
+        for (int layer = 1; layer <= 3; layer++)
+            for (int b = 0; b < batches; b++) {
+                assert_true(at[layer][0][b] < at[layer][1][b]);
+                if (b + 1 < batches)
+                    assert_true(at[layer][0][b + 1] < at[layer][1][b]);
+                int64_t next = layer < 3 ? at[layer + 1][0][b] : at[4][0][b];
+                int64_t here = at[layer][1][b] - at[layer][0][b], on = next - at[layer][1][b];
+                least = here < least ? here : least;
+                least = on < least ? on : least;
+                assert_int_equal(order_part0(&o, step_at(&o, at[layer][1][b])), at[layer][0][b]);
+                assert_true(here <= ORDER_PARTS_APART);
+            }
+        assert_int_equal(order_hidden_distance(&o), least);
+    }
+}
+
+static void test_hidden_states_of_one_part(void **state)
+{
+    (void)state;
+    struct order o = {4, 2, 1, 3};
+    assert_int_equal(order_hidden_distance(&o), 3);
+}
+
+/* The next event of the walk is this one. */
+static void expect(struct walk *w, enum walk_event event, int64_t n)
+{
+    struct step s;
+    assert_int_equal(walk_next(w, &s), event);
+    assert_int_equal(s.n, n);
+}
+
+/* Two passes and a half from step `from` on. */
+static void check_walk(const struct plan *p, int64_t from)
+{
+    const struct order o = plan_order(p);
+    const int64_t steps = order_pass_steps(&o);
+    const int ahead[] = {p->ahead_weights, p->ahead_state, p->ahead_hidden};
+    int most = ahead[0] > ahead[1] ? ahead[0] : ahead[1];
+    most = ahead[2] > most ? ahead[2] : most;
+    int64_t retired = from, m = from - most;
+    struct walk w;
+    struct step left;
+    walk_begin(&w, p, from);
+    for (; m < from + 5 * steps / 2; m++) {
+        const struct step s = step_at(&o, m > from ? m : from);
+        const int begins = m >= from && s.layer == 0;
+        const int queued = begins && p->batches < p->window ? p->batches : p->window;
+        for (; retired <= m - queued; retired++)
+            expect(&w, WALK_RETIRE, retired);
+        expect(&w, begins && s.batch == 0 && m > 0 ? WALK_PASS_END : WALK_GO_ON, s.n);
+        assert_int_equal(w.n, m);
+        for (int i = 0; i < 3; i++) {
+            const int64_t n = m + ahead[i];
+            if (n < from)
+                continue;
+            const struct step f = step_at(&o, n);
+            if (i == 0
+                    ? f.batch == 0 && f.part == 0
+                    : (i == 1 ? f.layer > 0 && f.layer <= p->decoder && f.part == 0 : f.layer > 0))
+                expect(&w, (enum walk_event)(WALK_FETCH_WEIGHTS + i), n);
+        }
+        if (m >= from)
+            expect(&w, WALK_COMPUTE, m);
+    }
+    for (; walk_left(&w, &left); retired++)
+        assert_int_equal(left.n, retired);
+    assert_int_equal(retired, m);
+}
+
+static void test_the_walk_is_a_loop_over_steps(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4 * 2 * 4 * 4 * 4 * 3; i++) {
+        struct plan p = {.layers = 5, .decoder = 3, .batches = 1 + i % 4, .attn_cpu = i / 4 % 2};
+        p.window = 1 + i / 8 % 4 * 2;
+        p.ahead_weights = i / 32 % 4 * 3;
+        p.ahead_state = i / 128 % 4 * 2;
+        p.ahead_hidden = i / 512 % 3;
+        const struct order o = plan_order(&p);
+        check_walk(&p, 0);
+        check_walk(&p, order_pass_steps(&o) - p.batches);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_part_is_the_zig_zag),
+        cmocka_unit_test(test_two_parts_interleave),
+        cmocka_unit_test(test_hidden_states_of_one_part),
+        cmocka_unit_test(test_the_walk_is_a_loop_over_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
