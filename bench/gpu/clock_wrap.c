@@ -59,6 +59,6 @@ uint8_t *__wrap_home_weights_claim(struct home *h, int layer);
 uint8_t *__wrap_home_weights_claim(struct home *h, int layer)
 {
     struct weight_home *w = &h->weights[layer];
-    w->loaded = 1;
+    w->state = w->ram ? WEIGHTS_IN_RAM : WEIGHTS_STAY;
     return w->ram ? w->ram : w->resident;
 }

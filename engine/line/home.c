@@ -20,12 +20,14 @@ static void place_weights(struct home *h, struct device *device, enum compute co
     h->weights = memory_at(&h->memory, LAYOUT_WEIGHT_HOMES, 0);
     for (int layer = 0; layer < p->layers; layer++) {
         struct weight_home *w = &h->weights[layer];
-        *w = (struct weight_home){.layer = &h->model->layers[layer],
-                                  .decoded = plan_layer_decoded(p, layer)};
-        w->each_pass = !w->decoded && model_must_decode(w->layer, device, compute);
-        if (w->decoded || w->each_pass)
+        *w = (struct weight_home){.layer = &h->model->layers[layer], .frame = -1};
+        if (plan_layer_decoded(p, layer))
+            w->tiling = TILES_ONCE;
+        else if (model_must_decode(w->layer, device, compute))
+            w->tiling = TILES_EACH_PASS;
+        if (w->tiling != TILES_NONE)
             model_layer_tiles(w->layer, device, compute, &w->tiles);
-        if (w->each_pass)
+        if (w->tiling == TILES_EACH_PASS)
             w->layer = &w->tiles;
         if (l->weight_bytes[layer] == 0)
             continue;
@@ -38,7 +40,7 @@ static void place_weights(struct home *h, struct device *device, enum compute co
     h->free_frames = memory_at(&h->memory, LAYOUT_FREE_FRAMES, 0);
     h->n_free_frames = p->weight_frames;
     for (int i = 0; i < p->weight_frames; i++)
-        h->free_frames[i] = memory_at(&h->memory, LAYOUT_WEIGHT_FRAMES, i);
+        h->free_frames[i] = i;
     h->tiles = memory_at(&h->memory, LAYOUT_TILES, 0);
     h->staging = memory_at(&h->memory, LAYOUT_STAGING, 0);
 }
@@ -249,8 +251,8 @@ void home_close(struct home *h)
 void home_drain(struct home *h)
 {
     for (int layer = 0; layer < h->plan->layers; layer++)
-        if (h->weights[layer].asked) {
-            h->weights[layer].asked = 0;
+        if (h->weights[layer].state == WEIGHTS_COMING) {
+            h->weights[layer].state = WEIGHTS_AWAY;
             mover_wait(h->mover, &h->weights[layer].load);
             mover_wait(h->mover, &h->weights[layer].ticket);
         }

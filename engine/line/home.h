@@ -25,22 +25,34 @@ static inline int home_place(enum tier_kind tier)
     return tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM;
 }
 
+/* Where a layer's weights are. A layer is fetched from AWAY or IN_RAM, and home_weights_put()
+ * returns it there. STAY is for good. */
+enum home_state {
+    WEIGHTS_AWAY,   // on disk
+    WEIGHTS_IN_RAM, // beside a device: in `ram`
+    WEIGHTS_COMING, // fetched, and not yet waited for
+    WEIGHTS_HERE,   // in a frame
+    WEIGHTS_STAY    // in `resident`, as ops read them
+};
+
+enum weight_tiling { TILES_NONE, TILES_ONCE, TILES_EACH_PASS };
+
 struct weight_home {
-    uint8_t *resident; // where they stay and ops read them; NULL: streamed
-    uint8_t *ram;      // where they stay in RAM beside a device, else NULL
-    uint8_t *frame;    // borrowed from the frames while streamed bytes are there, else NULL
+    uint8_t *resident;          // where they stay and ops read them; NULL: streamed
+    uint8_t *ram;               // where they stay in RAM beside a device, else NULL
+    int64_t frame;              // number of the frame that the layer holds until put; -1: none
     struct ticket ticket, load; // what a frame waits for; what comes to `ram`, once
     struct segment segment, load_segment;
     /* Where a pass wants few of its experts: which pieces of the frame have come, a bit each, and
      * room for the ticket's segments. NULL: the layer comes whole. */
     uint64_t *pieces;
     struct segment *segments;
-    int asked;                       // the ticket was submitted and not yet waited for
-    int loaded;                      // what stays is there
-    const struct model_layer *layer; // borrowed: its layout as it is held
-    struct model_layer tiles;        // of these two
-    int decoded;                     // comes through a frame once, stays as tiles
-    int each_pass;                   // stays or comes as it is stored, and is decoded in each pass
+    enum home_state state;
+    const struct model_layer *layer; // borrowed: its layout as ops read it
+    struct model_layer tiles;        // its layout once it is decoded into tiles
+    /* ONCE: comes through a frame, is decoded into `resident` and stays. EACH_PASS: stays or comes
+     * as it is stored, and is decoded into home.tiles in each pass. */
+    enum weight_tiling tiling;
 };
 
 struct home {
@@ -59,7 +71,7 @@ struct home {
     struct weight_home *weights; // [layers]
     uint8_t *tiles;              // of the layer at hand, when it is decoded in each pass
     uint8_t *staging;            // [io_depth][PIECE_BYTES] of encoded weights, or NULL
-    uint8_t **free_frames;       // [weight_frames] stack
+    int64_t *free_frames;        // [weight_frames] stack of numbers
     int n_free_frames;
 
     /* KV that stays beside the compute has a pool; other KV goes through frames, from and to RAM
@@ -111,15 +123,18 @@ void home_close(struct home *h);
 
 /* Weights of a line layer: fetch issues the reads (once per pass; nothing for resident ones), get
  * waits for them, put gives the frame back after the layer's last batch. weights[layer].layer is
- * the layout of what ops read. Tiles are made from what get gave, by the caller, where
- * home_weights_tiles() says: once of a layer that stays so, in every pass (`first`: its first step)
- * where ops read nothing else. home_weights_base() is what ops read then. few: a layer with experts
- * comes without them. */
+ * the layout of what ops read. few: a layer with experts comes without them.
+ * home_weights_tiles() is where the caller decodes the layer that get gave, or NULL: there is
+ * nothing to decode in this step (`first`: the layer's first one of the pass).
+ * home_weights_decoded(): the caller has decoded it. home_weights_base() is what ops read. */
 enum err home_weights_fetch(struct home *h, int layer, int few, int64_t due);
 enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base);
 void home_weights_put(struct home *h, int layer);
 uint8_t *home_weights_tiles(struct home *h, int layer, int first);
-const uint8_t *home_weights_base(struct home *h, int layer, const uint8_t *got);
+void home_weights_decoded(struct home *h, int layer);
+const uint8_t *home_weights_base(const struct home *h, int layer, const uint8_t *got);
+/* The frame that a layer holds, or NULL. */
+uint8_t *home_weights_frame(const struct home *h, int layer);
 /* Between get and put of a layer that came without its experts: those that the route has tokens for
  * and that are not there yet. Waits for them. ERR_IO, ERR_CORRUPT. */
 enum err home_experts_bring(struct home *h, int layer, const struct route *route, int64_t step);

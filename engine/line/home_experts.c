@@ -44,9 +44,10 @@ static int has(const struct weight_home *w, int64_t piece)
 }
 
 /* One more piece for the ticket at hand, behind those that stand there in rising order. */
-static void add_piece(const struct home *h, struct weight_home *w, const struct model_layer *l,
-                      int64_t piece, int *n)
+static void add_piece(const struct home *h, int layer, int64_t piece, int *n)
 {
+    struct weight_home *w = &h->weights[layer];
+    const struct model_layer *l = &h->model->layers[layer];
     int64_t at = piece * PIECE_BYTES, n_bytes = piece_end(l, piece) - at;
     struct segment *last = *n > 0 ? &w->segments[*n - 1] : NULL;
     w->pieces[piece >> 6] |= 1ull << (piece & 63);
@@ -56,7 +57,7 @@ static void add_piece(const struct home *h, struct weight_home *w, const struct 
     }
     w->segments[(*n)++] = (struct segment){.offset = l->offset + at,
                                            .n_bytes = n_bytes,
-                                           .buf = w->frame + at,
+                                           .buf = home_weights_frame(h, layer) + at,
                                            .crc = h->model->piece_crcs + l->piece + piece};
 }
 
@@ -76,18 +77,15 @@ int home_experts_leave(struct home *h, int layer, int64_t due)
 {
     struct weight_home *w = &h->weights[layer];
     const struct model_layer *l = &h->model->layers[layer];
-    const struct layout_part *frames = &h->memory.layout->parts[LAYOUT_WEIGHT_FRAMES];
     int n = 0;
     if (w->resident || !model_has(l, ROLE_ROUTER))
         return 0;
-    const uint8_t *first = memory_at(&h->memory, LAYOUT_WEIGHT_FRAMES, 0);
-    const int64_t frame = (w->frame - first) / frames->stride;
-    w->pieces = memory_at(&h->memory, LAYOUT_WEIGHT_PIECES, frame);
-    w->segments = memory_at(&h->memory, LAYOUT_WEIGHT_SEGMENTS, frame);
+    w->pieces = memory_at(&h->memory, LAYOUT_WEIGHT_PIECES, w->frame);
+    w->segments = memory_at(&h->memory, LAYOUT_WEIGHT_SEGMENTS, w->frame);
     memset(w->pieces, 0, (size_t)ceil_div(model_pieces(l), 64) * 8);
     for (int64_t piece = 0; piece < model_pieces(l); piece++)
         if (!is_experts(l, piece))
-            add_piece(h, w, l, piece, &n);
+            add_piece(h, layer, piece, &n);
     submit(h, w, layer, n, due);
     return 1;
 }
@@ -119,7 +117,7 @@ enum err home_experts_bring(struct home *h, int layer, const struct route *route
         return OK;
     for (int64_t piece = 0; piece < model_pieces(l); piece++)
         if (!has(w, piece) && is_wanted(l, route, piece))
-            add_piece(h, w, l, piece, &n);
+            add_piece(h, layer, piece, &n);
     if (n == 0)
         return OK;
     submit(h, w, layer, n, step);

@@ -27,14 +27,14 @@ static void read_layer(struct home *h, int layer, struct ticket *t, struct segme
 static void copy_layer(struct home *h, int layer, int64_t due)
 {
     struct weight_home *w = &h->weights[layer];
-    if (!w->loaded)
+    if (w->state == WEIGHTS_AWAY)
         read_layer(h, layer, &w->load, &w->load_segment, w->ram, 0, due);
     w->segment = (struct segment){.offset = w->ram - (uint8_t *)h->memory.base[ARENA_PINNED],
                                   .n_bytes = h->model->layers[layer].n_bytes,
-                                  .buf = w->frame};
+                                  .buf = home_weights_frame(h, layer)};
     w->ticket = (struct ticket){.place = HOME_RAM,
                                 .on_device = 1,
-                                .after = w->loaded ? NULL : &w->load,
+                                .after = w->state == WEIGHTS_IN_RAM ? NULL : &w->load,
                                 .segments = &w->segment,
                                 .n_segments = 1,
                                 .due = due,
@@ -47,37 +47,35 @@ static void copy_layer(struct home *h, int layer, int64_t due)
 enum err home_weights_fetch(struct home *h, int layer, int few, int64_t due)
 {
     struct weight_home *w = &h->weights[layer];
-    if (w->asked || w->frame || (w->resident && w->loaded))
+    if (w->state != WEIGHTS_AWAY && w->state != WEIGHTS_IN_RAM)
         return OK;
     if (layer == 0 && !w->resident)
         return OK; // its rows are gathered
-    uint8_t *to = w->decoded ? NULL : w->resident;
-    if (!to) {
+    int stays = w->resident && w->tiling != TILES_ONCE;
+    if (!stays) {
         CHECK(h->n_free_frames > 0); // plan_derive counted the frames of every layer in flight
-        to = w->frame = h->free_frames[--h->n_free_frames];
+        w->frame = h->free_frames[--h->n_free_frames];
     }
-    w->asked = 1;
     w->pieces = NULL;
-    if (few && home_experts_leave(h, layer, due))
-        return OK;
     if (w->ram)
         copy_layer(h, layer, due);
-    else
-        read_layer(h, layer, &w->ticket, &w->segment, to, h->plan->device, due);
+    else if (!few || !home_experts_leave(h, layer, due))
+        read_layer(h, layer, &w->ticket, &w->segment,
+                   stays ? w->resident : home_weights_frame(h, layer), h->plan->device, due);
+    w->state = WEIGHTS_COMING;
     return OK;
 }
 
 enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base)
 {
     struct weight_home *w = &h->weights[layer];
-    if (w->asked) {
-        w->asked = 0;
-        if (w->ram && !w->loaded)
+    if (w->state == WEIGHTS_COMING) {
+        w->state = w->frame < 0 ? WEIGHTS_STAY : WEIGHTS_HERE;
+        if (w->ram)
             TRY(frames_wait(h->mover, h->trace, &w->load, step));
         TRY(frames_wait(h->mover, h->trace, &w->ticket, step));
-        w->loaded = w->ram || (w->resident && !w->decoded);
     }
-    *base = w->resident && w->loaded ? w->resident : w->frame;
+    *base = w->state == WEIGHTS_STAY ? w->resident : home_weights_frame(h, layer);
     CHECK(layer == 0 || *base);
     return OK;
 }
@@ -85,38 +83,51 @@ enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t
 uint8_t *home_weights_tiles(struct home *h, int layer, int first)
 {
     const struct weight_home *w = &h->weights[layer];
-    if (w->each_pass)
+    if (w->tiling == TILES_EACH_PASS)
         return first ? h->tiles : NULL;
-    return w->decoded && !w->loaded ? w->resident : NULL;
+    return w->tiling == TILES_ONCE && w->state == WEIGHTS_HERE ? w->resident : NULL;
 }
 
-const uint8_t *home_weights_base(struct home *h, int layer, const uint8_t *got)
+void home_weights_decoded(struct home *h, int layer)
 {
     struct weight_home *w = &h->weights[layer];
-    if (w->each_pass)
-        return h->tiles;
-    if (!w->decoded)
-        return got;
     w->layer = &w->tiles;
-    w->loaded = 1;
-    return w->resident;
+    if (w->tiling == TILES_ONCE)
+        w->state = WEIGHTS_STAY;
+}
+
+const uint8_t *home_weights_base(const struct home *h, int layer, const uint8_t *got)
+{
+    const struct weight_home *w = &h->weights[layer];
+    if (w->tiling == TILES_EACH_PASS)
+        return h->tiles;
+    return w->tiling == TILES_ONCE ? w->resident : got;
+}
+
+uint8_t *home_weights_frame(const struct home *h, int layer)
+{
+    int64_t frame = h->weights[layer].frame;
+    return frame < 0 ? NULL : memory_at(&h->memory, LAYOUT_WEIGHT_FRAMES, frame);
 }
 
 void home_weights_put(struct home *h, int layer)
 {
     struct weight_home *w = &h->weights[layer];
-    if (!w->frame)
+    if (w->frame < 0)
         return;
-    CHECK(!w->asked);
+    CHECK(w->state != WEIGHTS_COMING);
     h->free_frames[h->n_free_frames++] = w->frame;
-    w->frame = NULL;
+    w->frame = -1;
+    if (w->state == WEIGHTS_HERE)
+        w->state = w->ram ? WEIGHTS_IN_RAM : WEIGHTS_AWAY;
 }
 
 uint8_t *home_weights_claim(struct home *h, int layer)
 {
     struct weight_home *w = &h->weights[layer];
-    CHECK(!w->asked);
+    CHECK(w->state == WEIGHTS_AWAY);
     uint8_t *to = h->plan->device ? w->ram : w->resident;
-    w->loaded = to != NULL;
+    if (to)
+        w->state = h->plan->device ? WEIGHTS_IN_RAM : WEIGHTS_STAY;
     return to;
 }

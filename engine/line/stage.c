@@ -166,9 +166,11 @@ static enum err wait_inputs(struct engine *e, struct step s, struct batch *b, st
 static void decode_weights(struct engine *e, struct step s, struct inputs *in)
 {
     uint8_t *tiles = home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);
-    if (tiles)
+    if (tiles) {
         layer_tiles(&e->work, &e->config.model->layers[s.layer], in->weights,
                     &e->home.weights[s.layer].tiles, tiles);
+        home_weights_decoded(&e->home, s.layer);
+    }
     in->weights = home_weights_base(&e->home, s.layer, in->weights);
 }
 
