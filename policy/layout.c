@@ -117,11 +117,10 @@ static void lay_kv_frames(struct build *b)
     if (plan_kv_count(p, TIER_NVME) > 0) // RAM is believed
         array(b, LAYOUT_KV_CRCS, extents * pages * ceil_div(page, PIECE_BYTES), 4);
     array(b, LAYOUT_KV_GENERATIONS, extents * pages, 4);
-    array(b, LAYOUT_KV_SEEDS, pages, 4);
     blocks(b, LAYOUT_KV_TAILS, 1, p->batch * moving * page);
     blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);
     arrays(b, LAYOUT_KV_SEGMENTS, p->kv_frames, pages, s->segment);
-    arrays(b, LAYOUT_KV_FETCHED, p->kv_frames, ceil_div(pages, 64), 8);
+    arrays(b, LAYOUT_KV_FETCHED, p->kv_frames, pages, 4);
 }
 
 int64_t layout_hidden_frame_bytes(const struct plan *plan, const struct shape *shape)
@@ -376,8 +375,6 @@ static void lay_layer(struct build *b)
     if (s->embed_dim != s->dim)
         array(b, LAYOUT_HEAD_NARROW, (int64_t)p->tile_positions * s->embed_dim, 4);
     lay_scratch(b);
-    array(b, LAYOUT_STEP_PAGES, p->pages_batch, 4);
-    array(b, LAYOUT_STEP_OWNERS, p->pages_batch, 8);
 }
 
 /* Of a layer that is not homed on NVMe. */

@@ -36,11 +36,10 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(KV_LAST, kv_meta, HOST)            /* [decoder][batches] struct last_write */                \
     X(KV_CRCS, kv_meta, HOST)            /* [decoder][batches][pages_batch][units] */              \
     X(KV_GENERATIONS, kv_meta, HOST)     /* [decoder][batches][pages_batch] */                     \
-    X(KV_SEEDS, kv_meta, HOST)           /* [pages_batch] */                                       \
     X(KV_TAILS, kv_tails, ATTEND)        /* [extents that move][batch] pages */                    \
     X(KV_FRAME_PAGES, kv_frames, ATTEND) /* [i: kv_frames][pages_batch] pages */                   \
     X(KV_SEGMENTS, kv_meta, HOST)        /* [i: kv_frames][pages_batch] struct segment */          \
-    X(KV_FETCHED, kv_meta, HOST)         /* [i: kv_frames] bit per page */                         \
+    X(KV_FETCHED, kv_meta, HOST)         /* [i: kv_frames][pages_batch] */                         \
     /* hidden states: beside the ops, and those that move */                                       \
     X(HIDDEN, hidden, DEVICE)                     /* [pass_tokens] tokens */                       \
     X(HIDDEN_FRAMES, hidden_frames, HOST)         /* [hidden_frames] struct frame */               \
@@ -121,8 +120,6 @@ enum layout_arena { ARENA_HOST, ARENA_PINNED, ARENA_DEVICE, N_ARENAS };
     X(HEAD_IN, head, DEVICE)           /* [tile_positions][dim] f32 */                             \
     X(HEAD_NARROW, head, DEVICE)       /* [tile_positions][embed_dim] f32, where it is another */  \
     X(SCRATCH, workspace, DEVICE)      /* of kernels */                                            \
-    X(STEP_PAGES, kv_meta, HOST)       /* [pages_batch] page ids that a step reads */              \
-    X(STEP_OWNERS, kv_meta, HOST)      /* [pages_batch] whose they are */                          \
     /* what stays */                                                                               \
     X(WEIGHTS, weights_resident, DEVICE) /* weights[layer] */                                      \
     X(KV, kv, ATTEND)                    /* [extents of it][the layer's] pages */                  \

@@ -167,7 +167,7 @@ fault("a few experts are foreseen as all", "policy/moves.c",
       "return few ? plan_experts_share(m->weights, (double)tokens) : 1;", "return few * 0 + 1;",
       "placement_test.py --only=experts")
 fault("a row's own pages are its neighbour's", "engine/line/batch.c",
-      "own > 0 ? r * own + page : row->pages[page];", "own > 0 ? 0 * r * own + page : row->pages[page];",
+      "own > 0 ? r * own + page : batch", "own > 0 ? 0 * r * own + page : batch",
       "simulate_test", "engine_test", "line_device_test")
 fault("pools of windows stand where others would", "engine/line/home.c",
       "*at += plan_kv_pages(p, layer) * h->kv.page_bytes;",

@@ -38,9 +38,8 @@ fault("compute does not wait for its KV", "engine/line/home_kv.c",
     *base""", "    *base", DISORDER)
 fault("compute does not wait for its weights", "engine/line/home_weights.c",
       "        TRY(frames_wait(h->mover, h->trace, &w->ticket, step));\n", "", DISORDER, BYTES)
-fault("a page's dirty bit is dropped", "engine/line/batch.c",
-      "for (int i = 0; i < slots / PAGE_SLOTS; i++)\n            if (dirty",
-      "for (int i = 0; i + 1 < slots / PAGE_SLOTS; i++)\n            if (dirty", BYTES)
+fault("a page's dirty bit is dropped", "engine/line/stage.c",
+      ">> (p.page & 63) & 1)", ">> (p.page & 63) & (p.page + 1 < p.n))", BYTES)
 fault("a page that fills up is not moved to its frame", "engine/line/layer_decode.c",
       "n_slots % PAGE_SLOTS && before != tail)", "0 && before != tail)", BYTES)
 fault("a tail page is moved 64 bytes short", "engine/line/layer_decode.c",
@@ -51,9 +50,8 @@ fault("the tail of another layer", "engine/line/home_kv.c",
 fault("a KV extent is that of the batch before", "engine/line/home_kv.c",
       "return ((int64_t)layer * p->batches + batch) * p->pages_batch;",
       "return ((int64_t)layer * p->batches + (batch > 1 ? batch - 1 : batch)) * p->pages_batch;", BYTES, DISORDER)
-fault("look-ahead brings pages of the pass before", "engine/line/batch.c",
-      "int taken = pass == batch->pass ? 0 : row->n_take;",
-      "int taken = 0;", "placement_test.py --only=streamed", BYTES)
+fault("look-ahead brings pages of the pass before", "engine/line/stage.c",
+      "s.layer - 1, s.pass != b->pass, &p)", "s.layer - 1, 0, &p)", "placement_test.py --only=streamed", BYTES)
 fault("hidden states of the batch before", "engine/line/home_hidden.c",
       "int64_t first = h->hidden_offset[home.tier] + home.rank * h->hidden_frame_bytes;",
       "int64_t first = h->hidden_offset[home.tier] + (home.rank > 1 ? home.rank - 1 : home.rank) * h->hidden_frame_bytes;",
@@ -97,9 +95,9 @@ fault("`after` is forgotten", "offload/mover.c",
       "return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq;",
       "return !a || a->state != TICKET_QUEUED || a->seq != t->after_seq + 1;", "mover_test")
 fault("a page that could not be read is used", "engine/line/home_kv.c",
-      "f && f->bad && i < n;", "0 && f && i < n;", "verify_test.py --only kv")
+      "    if (!f || !f->bad)\n        return OK;\n", "    if (!f || 1)\n        return OK;\n", "verify_test.py --only kv")
 fault("the wrong page's error", "engine/line/home_kv.c",
-      "return f->segments[n].err;", "return f->segments[n > 0 ? n - 1 : n].err;", VERIFY_KV)
+      "return f->segments[f->pages[id]].err;", "return f->segments[f->pages[id] > 0 ? f->pages[id] - 1 : 0].err;", VERIFY_KV)
 fault("hidden states that could not be read are used", "engine/line/home_hidden.c",
       "    if (!f || !f->bad)\n        return OK;", "    if (!f || 1)\n        return OK;", VERIFY_HIDDEN)
 fault("a lost prompt leaves those that share with it", "engine/line/stage.c",
@@ -462,7 +460,7 @@ fault("part 1 takes the attention of prompts for that of spans", "engine/line/la
 fault("what prompts leave is not written home", "engine/line/layer_decode.c:mark_prompts",
       "1ull << (page & 63);", "0ull << (page & 63);", LINE)
 fault("the page that a prompt fills in part goes to the frame", "engine/line/layer_decode.c:send_kept",
-      "page_id(w, r, row, i, tail)", "page_id(w, r, row, i, 0 * tail - 1)", LINE)
+      "page_id(w, b, r, i, tail)", "page_id(w, b, r, i, 0 * tail - 1)", LINE)
 fault("scores of a prompt stay on the device", "engine/line/layer_decode.c:send_kept",
       "        ops_copy(copies, home->slot_score + at, rows->slot_score, n_bytes);\n", "", LINE)
 fault("what prompts leave has a page too few", "policy/layout.c:lay_kept",

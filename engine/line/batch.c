@@ -433,42 +433,28 @@ void batches_return(struct batches *b)
     }
 }
 
-static void list_page(const struct batches *all, const struct batch *batch, int r, int layer,
-                      int page, struct page_list *pages)
+int32_t batch_page_id(const struct plan *plan, const struct batch *batch, int layer, int r,
+                      int page)
 {
-    const struct row *row = &batch->rows[r];
-    const int own = plan_own_pages(all->plan, layer);
-    pages->ids[pages->n] = own > 0 ? r * own + page : row->pages[page];
-    pages->owners[pages->n++] = row->request->index;
+    const int own = plan_own_pages(plan, layer);
+    return own > 0 ? r * own + page : batch->rows[r].pages[page];
 }
 
-void batch_pages(const struct batches *all, const struct batch *batch, int64_t pass, int layer,
-                 struct page_list *pages)
+int batch_page_next(const struct batches *all, const struct batch *batch, int layer, int after,
+                    struct row_page *p)
 {
-    pages->n = 0;
-    for (int r = 0; r < batch->n_rows; r++) {
-        const struct row *row = &batch->rows[r];
+    for (p->page++; p->row < 0 || p->page >= p->n; p->page = 0) {
+        if (++p->row == batch->n_rows)
+            return 0;
+        const struct row *row = &batch->rows[p->row];
+        p->n = 0;
         if (!row->request)
             continue;
-        int taken = pass == batch->pass ? 0 : row->n_take;
+        int taken = after ? row->n_take : 0;
         int slots = batch_kind_slots(all->evict, row, plan_kind(all->plan, layer), taken);
-        for (int i = 0; i < slots / PAGE_SLOTS; i++)
-            list_page(all, batch, r, layer, i, pages);
+        p->n = slots / PAGE_SLOTS;
+        p->owner = row->request->index;
     }
-}
-
-void batch_dirty(const struct batches *all, const struct batch *batch, int layer,
-                 const uint64_t *dirty_bits, int stride, struct page_list *pages)
-{
-    pages->n = 0;
-    for (int r = 0; r < batch->n_rows; r++) {
-        const struct row *row = &batch->rows[r];
-        if (!row->request)
-            continue;
-        const uint64_t *dirty = dirty_bits + (int64_t)r * stride;
-        int slots = batch_kind_slots(all->evict, row, plan_kind(all->plan, layer), row->n_take);
-        for (int i = 0; i < slots / PAGE_SLOTS; i++)
-            if (dirty[i >> 6] >> (i & 63) & 1)
-                list_page(all, batch, r, layer, i, pages);
-    }
+    p->id = batch_page_id(all->plan, batch, layer, p->row, p->page);
+    return 1;
 }

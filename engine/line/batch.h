@@ -51,11 +51,12 @@ struct position {
     int sampled, scored;
 };
 
-/* Pages of a batch's pool, and the request whose each is. */
-struct page_list {
-    int32_t *ids;    // [pages_batch]
-    int64_t *owners; // [pages_batch] request index
-    int n;
+/* A full page of a row's KV in a decoder layer. */
+struct row_page {
+    int row, page; // page of the row
+    int32_t id;    // where the page is in the pool of the batch, or of the layer
+    int64_t owner; // request index
+    int n;         // full pages of the row
 };
 
 struct batch {
@@ -139,13 +140,12 @@ int batch_kind_slots(const struct evict *evict, const struct row *row, int kind,
  * for longer ones, from its first token on, so that its bytes depend on nothing but the request. */
 int batch_turns_long(const struct shape *shape, const struct row *row);
 
-/* Full pages of surviving rows that a step (pass, decoder layer) of this batch will read. Sees
- * yesterday's rows: pass may be one ahead of the batch's. */
-void batch_pages(const struct batches *all, const struct batch *batch, int64_t pass, int layer,
-                 struct page_list *pages);
-/* Of the pages that this pass fills or changes, those whose bit is set; dirty_bits [rows][stride].
- */
-void batch_dirty(const struct batches *all, const struct batch *batch, int layer,
-                 const uint64_t *dirty_bits, int stride, struct page_list *pages);
+/* Id of page `page` of row r in a decoder layer (from 0). */
+int32_t batch_page_id(const struct plan *plan, const struct batch *batch, int layer, int r,
+                      int page);
+/* The next full page of the batch in a decoder layer, as it is before the tokens that rows have
+ * taken last, or after them. 1; 0: no more. Begins with {.row = -1}. */
+int batch_page_next(const struct batches *all, const struct batch *batch, int layer, int after,
+                    struct row_page *p);
 
 #endif

@@ -18,8 +18,6 @@ static void place(struct engine *e)
     layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->rope_rows);
     e->work.bring = c->plan.experts_few > 0 ? stage_bring_experts : NULL;
     e->work.bring_ctx = e;
-    e->pages = (struct page_list){.ids = memory_at(m, LAYOUT_STEP_PAGES, 0),
-                                  .owners = memory_at(m, LAYOUT_STEP_OWNERS, 0)};
 }
 
 /* One matrix, in the device's memory that weights will come to. */

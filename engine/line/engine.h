@@ -66,12 +66,11 @@ struct engine {
     /* Of the steps that are queued, by step % (window + 1): owned events that their ops begin and
      * that they are done. */
     struct event *begun[PLAN_WINDOW_MAX + 1], *done[PLAN_WINDOW_MAX + 1];
-    int64_t brought_ns;     // that the step at hand has waited for experts
-    int64_t done_ns;        // when the last step that is known to be done was, by a device's clock
-    struct dump dump;       // --kv-dump
-    struct page_list pages; // of the step at hand
-    int64_t n;              // the step being walked
-    int left;               // 1: the line was left between two passes, and its rows went back
+    int64_t brought_ns; // that the step at hand has waited for experts
+    int64_t done_ns;    // when the last step that is known to be done was, by a device's clock
+    struct dump dump;   // --kv-dump
+    int64_t n;          // the step being walked
+    int left;           // 1: the line was left between two passes, and its rows went back
     /* Over all plans of the run. */
     int64_t passes;               // that had tokens
     int64_t start_ns, end_ns;     // of step 0 and of the end of the walk

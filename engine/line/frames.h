@@ -16,7 +16,7 @@ struct frame {
     struct segment *segments; // of the read, then of the write
     int n_write;              // segments of the write so far
     int bad;                  // some of the read could not be had: their `err` tells which
-    uint64_t *pages;          // KV: bit per page that `read` brings
+    int32_t *pages;           // KV: [pages_batch] segment of `read` that brings the page; -1: none
 };
 
 /* The last write of an extent: done when the ticket is, or when it serves another transfer by now.

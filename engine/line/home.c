@@ -68,7 +68,6 @@ static void place_kv(struct home *h)
     h->kv_units = (int)ceil_div(h->kv.page_bytes, PIECE_BYTES);
     h->kv_crc = memory_at(m, LAYOUT_KV_CRCS, 0);
     h->kv_generation = memory_at(m, LAYOUT_KV_GENERATIONS, 0);
-    h->kv_seeds = memory_at(m, LAYOUT_KV_SEEDS, 0);
     h->kv_tails = memory_at(m, LAYOUT_KV_TAILS, 0);
     h->kv_frames = (struct frames){
         .name = "kv", .frames = memory_at(m, LAYOUT_KV_FRAMES, 0), .n = h->plan->kv_frames};

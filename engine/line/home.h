@@ -82,12 +82,12 @@ struct home {
     struct last_write *kv_last; // [decoder][batches]
     /* Of each page on NVMe, [decoder][batches][pages_batch]: its checksums, filled and compared by
      * the mover, and which writing of it they are of. They are chained from who wrote what (see
-     * page_seed), so that a page that is stale, swapped or another's is as wrong as a damaged one.
+     * page_segment), so that a page that is stale, swapped or another's is as wrong as a damaged
+     * one.
      */
     uint32_t *kv_crc; // [...][kv_units]
     uint32_t *kv_generation;
     int kv_units;        // of PIECE_BYTES in a page
-    uint32_t *kv_seeds;  // [pages_batch] for the fetch that is being built
     uint8_t *kv_tails;   // [extents that move][batch][page_bytes]
     uint64_t run_number; // tells this run's pages from an earlier one's
     int64_t kv_offset[N_TIERS], hidden_offset[N_TIERS]; // of those of a tier, within its place
@@ -146,17 +146,16 @@ int64_t home_experts_bytes(const struct model_layer *l);
  * streams. Before the first step. */
 uint8_t *home_weights_claim(struct home *h, int layer);
 
-/* KV of (layer, batch) at a step; layer counts decoder layers from 0. fetch: pages whose bytes the
- * step will read. get: the base of the batch's pages; those that fetch did not bring hold nothing
- * yet. lost, after get: leaves in the list those that could not be had (get has recorded the
- * sentence of one), and returns the last one's error: their rows must be computed again from their
- * tokens. dirty: pages that the step changed; put: they go home, the frame is given back. */
-enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
-                       const struct page_list *pages);
+/* KV of (layer, batch) at a step; layer counts decoder layers from 0. want: the step will read this
+ * page (only of KV that moves). fetch: all wanted pages are read. get: the base of the batch's
+ * pages; a page that was not fetched holds nothing yet. page, after get: OK, or why this page could
+ * not be read: its row must be computed again from its tokens. dirty: the step changed this page.
+ * put: the changed pages go home, the frame is given back. */
+enum err home_kv_want(struct home *h, int64_t step, int layer, int batch, const struct row_page *p);
+enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch);
 enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base);
-enum err home_kv_lost(const struct home *h, int64_t step, struct page_list *pages);
-void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
-                   const struct page_list *pages);
+enum err home_kv_page(const struct home *h, int64_t step, int32_t id);
+void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, const struct row_page *p);
 enum err home_kv_put(struct home *h, int64_t step, int layer, int batch);
 /* The pages that the rows of (layer, batch) are filling, [batch][page_bytes]; NULL: its KV stays
  * where ops read it, and so do these. */

@@ -20,24 +20,21 @@ static int moves(const struct home *h, struct plan_home home)
     return home.tier != plan_kv_near(h->plan);
 }
 
-/* Who wrote which page, and when: what its checksums are chained from. */
-static uint32_t page_seed(const struct home *h, int64_t extent, int page, int64_t row)
+/* Of a page between its home and its frame. Its checksums are seeded by who wrote it, and
+ * when. */
+static struct segment page_segment(const struct home *h, const struct frame *f, int layer,
+                                   int batch, const struct row_page *p)
 {
-    uint64_t identity[4] = {h->run_number, (uint64_t)row, (uint64_t)(extent + page),
-                            h->kv_generation[extent + page]};
-    return crc32c(0, identity, sizeof identity);
-}
-
-static struct segment page_segment(const struct home *h, const struct frame *f, enum tier_kind tier,
-                                   int64_t extent, int page, uint32_t seed)
-{
-    int64_t size = h->kv.page_bytes, place = h->kv_places[extent / h->plan->pages_batch];
-    return (struct segment){.offset = h->kv_offset[tier] + place + page * size,
+    const enum tier_kind tier = plan_kv_home(h->plan, layer, batch).tier;
+    int64_t size = h->kv.page_bytes, page = kv_extent(h, layer, batch) + p->id;
+    uint64_t identity[4] = {h->run_number, (uint64_t)p->owner, (uint64_t)page,
+                            h->kv_generation[page]};
+    return (struct segment){.offset =
+                                h->kv_offset[tier] + home_bytes(h, layer, batch) + p->id * size,
                             .n_bytes = size,
-                            .buf = f->base + page * size,
-                            .crc = tier == TIER_NVME ? h->kv_crc + (extent + page) * h->kv_units
-                                                     : NULL,
-                            .seed = seed};
+                            .buf = f->base + p->id * size,
+                            .crc = tier == TIER_NVME ? h->kv_crc + page * h->kv_units : NULL,
+                            .seed = crc32c(0, identity, sizeof identity)};
 }
 
 /* Which extent a step moves. */
@@ -54,28 +51,32 @@ static struct frame_use use_of(struct home *h, struct plan_home home, int64_t st
 static enum err take(struct home *h, int64_t step, struct frame **f)
 {
     TRY(frames_take(&h->kv_frames, step, f));
-    memset((*f)->pages, 0, (size_t)ceil_div(h->plan->pages_batch, 64) * 8);
+    memset((*f)->pages, -1, (size_t)h->plan->pages_batch * sizeof *(*f)->pages);
     return OK;
 }
 
-enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch,
-                       const struct page_list *pages)
+enum err home_kv_want(struct home *h, int64_t step, int layer, int batch, const struct row_page *p)
 {
-    struct plan_home home = plan_kv_home(h->plan, layer, batch);
-    if (!moves(h, home) || pages->n == 0)
-        return OK;
-    struct frame *f;
-    TRY(take(h, step, &f));
-    int64_t extent = kv_extent(h, layer, batch);
-    for (int i = 0; i < pages->n; i++) {
-        int page = pages->ids[i];
-        f->pages[page >> 6] |= 1ull << (page & 63);
-        h->kv_seeds[page] = page_seed(h, extent, page, pages->owners[i]);
-    }
+    struct frame *f = frames_of(&h->kv_frames, step);
+    if (!f)
+        TRY(take(h, step, &f));
+    f->pages[p->id] = p->id;
+    f->segments[p->id] = page_segment(h, f, layer, batch, p);
+    return OK;
+}
+
+enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch)
+{
+    struct frame *f = frames_of(&h->kv_frames, step);
     int n = 0;
+    if (!f)
+        return OK;                                          // no page is wanted
     for (int page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours travel together
-        if (f->pages[page >> 6] >> (page & 63) & 1)
-            f->segments[n++] = page_segment(h, f, home.tier, extent, page, h->kv_seeds[page]);
+        if (f->pages[page] >= 0) {
+            f->segments[n] = f->segments[page];
+            f->pages[page] = n++;
+        }
+    struct plan_home home = plan_kv_home(h->plan, layer, batch);
     frames_fetch(&h->kv_frames, f, n, use_of(h, home, step, layer, batch));
     return OK;
 }
@@ -96,47 +97,21 @@ enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t
     return OK;
 }
 
-/* What became of a page that was fetched: segments stand in the order of pages. */
-static enum err page_error(const struct frame *f, int page)
-{
-    int n = 0;
-    CHECK(f->pages[page >> 6] >> (page & 63) & 1);
-    for (int word = 0; word < page >> 6; word++)
-        n += __builtin_popcountll(f->pages[word]);
-    n += __builtin_popcountll(f->pages[page >> 6] & ((1ull << (page & 63)) - 1));
-    return f->segments[n].err;
-}
-
-enum err home_kv_lost(const struct home *h, int64_t step, struct page_list *pages)
+enum err home_kv_page(const struct home *h, int64_t step, int32_t id)
 {
     const struct frame *f = frames_of(&h->kv_frames, step);
-    int n = pages->n;
-    enum err last = OK;
-    pages->n = 0;
-    for (int i = 0; f && f->bad && i < n; i++) {
-        enum err err = page_error(f, pages->ids[i]);
-        if (err == OK)
-            continue;
-        pages->ids[pages->n] = pages->ids[i];
-        pages->owners[pages->n++] = pages->owners[i];
-        last = err;
-    }
-    return last;
+    if (!f || !f->bad)
+        return OK;
+    CHECK(f->pages[id] >= 0);
+    return f->segments[f->pages[id]].err;
 }
 
-void home_kv_dirty(struct home *h, int64_t step, int layer, int batch,
-                   const struct page_list *pages)
+void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, const struct row_page *p)
 {
     struct frame *f = frames_of(&h->kv_frames, step);
     CHECK(f);
-    struct plan_home home = plan_kv_home(h->plan, layer, batch);
-    int64_t extent = kv_extent(h, layer, batch);
-    for (int i = 0; i < pages->n; i++) {
-        int page = pages->ids[i];
-        h->kv_generation[extent + page]++;
-        uint32_t seed = page_seed(h, extent, page, pages->owners[i]);
-        f->segments[f->n_write++] = page_segment(h, f, home.tier, extent, page, seed);
-    }
+    h->kv_generation[kv_extent(h, layer, batch) + p->id]++;
+    f->segments[f->n_write++] = page_segment(h, f, layer, batch, p);
 }
 
 enum err home_kv_put(struct home *h, int64_t step, int layer, int batch)

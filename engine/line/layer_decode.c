@@ -460,21 +460,19 @@ static int tail_page(const struct layer_work *w, const struct kv_rows *rows, con
 }
 
 /* Where page i of row r lies in this step. */
-static int32_t page_id(const struct layer_work *w, int r, const struct row *row, int i, int tail)
+static int32_t page_id(const struct layer_work *w, const struct batch *b, int r, int i, int tail)
 {
-    const int own = plan_own_pages(w->plan, w->layer);
-    if (i == tail)
-        return ~r;
-    return own > 0 ? r * own + i : row->pages[i];
+    return i == tail ? ~r : batch_page_id(w->plan, b, w->layer, r, i);
 }
 
 /* Of all its pages; a tail that fills up in this step moves to the frame first. */
-static void place_pages(struct layer_work *w, int r, const struct row *row, int32_t *ids)
+static void place_pages(struct layer_work *w, const struct batch *b, int r, int32_t *ids)
 {
+    const struct row *row = &b->rows[r];
     const int n_slots = layer_slots(w, row, 0), before = n_slots / PAGE_SLOTS;
     const int tail = tail_page(w, &w->rows, row), own = plan_own_pages(w->plan, w->layer);
     for (int i = 0; i < (own > 0 ? own : row->n_pages); i++)
-        ids[i] = page_id(w, r, row, i, tail);
+        ids[i] = page_id(w, b, r, i, tail);
     if (w->rows.tails && n_slots % PAGE_SLOTS && before != tail)
         ops_copy(&w->ops, kv_page_of(&w->rows, ids[before]), kv_page_of(&w->rows, ~r),
                  w->rows.layout.page_bytes);
@@ -537,7 +535,7 @@ static void place_rows(struct layer_work *w, const struct batch *b, const struct
     int32_t *ids = take_pages(w, b->n_rows);
     for (int r = 0; r < b->n_rows; r++)
         if (b->rows[r].request)
-            place_pages(w, r, &b->rows[r], ids + (int64_t)r * rows->page_ids_stride);
+            place_pages(w, b, r, ids + (int64_t)r * rows->page_ids_stride);
 }
 
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
@@ -657,7 +655,7 @@ static void send_kept(const struct layer_work *w, const struct ops *copies, cons
     const int64_t at = r * home->slot_stride;
     const int64_t n_bytes = (int64_t)w->shape->n_kv_heads * home->slots_cap * 4;
     for (int i = 0; i < pages; i++)
-        ops_copy(copies, kv_page_of(home, page_id(w, r, row, i, tail)), kv_page_of(rows, i),
+        ops_copy(copies, kv_page_of(home, page_id(w, b, r, i, tail)), kv_page_of(rows, i),
                  rows->layout.page_bytes);
     if (home->slot_pos) {
         ops_copy(copies, home->slot_pos + at, rows->slot_pos, n_bytes);

@@ -23,8 +23,13 @@ enum err stage_fetch_weights(struct engine *e, struct step s)
 
 enum err stage_fetch_kv(struct engine *e, struct step s)
 {
-    batch_pages(&e->batches, batch_of(e, s), s.pass, s.layer - 1, &e->pages);
-    return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch, &e->pages);
+    const struct batch *b = batch_of(e, s);
+    struct row_page p = {.row = -1};
+    if (!home_kv_tails(&e->home, s.layer - 1, s.batch))
+        return OK;
+    while (batch_page_next(&e->batches, b, s.layer - 1, s.pass != b->pass, &p))
+        TRY(home_kv_want(&e->home, s.n, s.layer - 1, s.batch, &p));
+    return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch);
 }
 
 /* Tokens whose hidden states a step reads: after the last decoder layer only wanted positions go
@@ -61,14 +66,12 @@ static enum err lose_row(struct engine *e, struct row *row, enum err cause)
 /* Pages that did not come back as they were written lose their rows. */
 static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
 {
-    batch_pages(&e->batches, b, s.pass, s.layer - 1, &e->pages);
-    enum err err = home_kv_lost(&e->home, s.n, &e->pages);
-    for (int i = 0; i < e->pages.n; i++)
-        for (int r = 0; r < b->n_rows; r++) {
-            struct row *row = &b->rows[r];
-            if (row->request && row->request->index == e->pages.owners[i] && row->n_take > 0)
-                TRY(lose_row(e, row, err));
-        }
+    struct row_page p = {.row = -1};
+    while (batch_page_next(&e->batches, b, s.layer - 1, 0, &p)) {
+        enum err err = home_kv_page(&e->home, s.n, p.id);
+        if (err != OK && b->rows[p.row].n_take > 0)
+            TRY(lose_row(e, &b->rows[p.row], err));
+    }
     return OK;
 }
 
@@ -302,13 +305,13 @@ static enum err finish(struct engine *e, struct step s)
 static enum err retire_kv(struct engine *e, struct step s, struct batch *b)
 {
     const struct kv_rows *rows = &e->work.rows;
-    const uint64_t *bits = dirty_back(e, s.n);
+    const uint64_t *bits = dirty_back(e, s.n) ? dirty_back(e, s.n) : rows->dirty;
+    const int moved = home_kv_tails(&e->home, s.layer - 1, s.batch) && b->n_tokens > 0;
     int64_t fetched = e->order.parts == 1 ? s.n : order_part0(&e->order, s); // took the frame
-    if (home_kv_tails(&e->home, s.layer - 1, s.batch) && b->n_tokens > 0) {
-        batch_dirty(&e->batches, b, s.layer - 1, bits ? bits : rows->dirty, rows->dirty_stride,
-                    &e->pages);
-        home_kv_dirty(&e->home, fetched, s.layer - 1, s.batch, &e->pages);
-    }
+    struct row_page p = {.row = -1};
+    while (moved && batch_page_next(&e->batches, b, s.layer - 1, 1, &p))
+        if (bits[(int64_t)p.row * rows->dirty_stride + (p.page >> 6)] >> (p.page & 63) & 1)
+            home_kv_dirty(&e->home, fetched, s.layer - 1, s.batch, &p);
     return home_kv_put(&e->home, fetched, s.layer - 1, s.batch);
 }
 
