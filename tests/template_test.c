@@ -126,6 +126,12 @@ static void test_features(void **state)
 {
     (void)state;
     expect("{{ 1 + 2 * 3 }}{{ -7 // 2 }}{{ 7 / 2 }}{{ 'a' * 3 }}", "7-43.5aaa");
+    expect("{{ [0.1, 100.0, 1e15, 1e16, 1.5e-7, 0.0001, 0.00001, -0.0, 123456789.125, 1e100] }}",
+           "[0.1, 100.0, 1000000000000000.0, 1e+16, 1.5e-07, 0.0001, 1e-05, -0.0, 123456789.125, "
+           "1e+100]");
+    expect("{{ 9007199254740993 == 9007199254740992.0 }}{{ 9007199254740993 > 9007199254740992.0 }}"
+           "{{ [3, 1, 2]|sort(reverse=true) }}{{ ['b', 'A', 'a']|sort }}",
+           "FalseTrue[3, 2, 1]['A', 'a', 'b']");
     expect("{{ true }}{{ none }}{{ 1e22 }}{{ 0.1 }}{{ [1, 'a', {'b': none}] }}",
            "TrueNone1e+220.1[1, 'a', {'b': None}]");
     expect("{{ nothing }}|{{ messages[9] }}|{{ nothing is defined }}", "||False");
@@ -208,6 +214,8 @@ static void test_left_out(void **state)
         {"{{ 'a'.center(5) }}", "'center' is undefined", ERR_ROW},
         {"{{ '%s' % 1 }}", "str % int does not work", ERR_ROW},
         {"{{ [1] * 2 }}", "list * int does not work", ERR_ROW},
+        {"{{ [1] < [2] }}", "list and list cannot be compared", ERR_ROW},
+        {"{{ 0x1f }}", "found 'x1f'", ERR_INPUT},
         {"{{ 2 ** 2 }}", "expected an expression, found '*'", ERR_INPUT},
         {"{{ range(*[1]) }}", "expected an expression, found '*'", ERR_INPUT},
         {"{{ dict() }}", "'dict' is undefined", ERR_ROW},

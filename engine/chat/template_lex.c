@@ -230,42 +230,31 @@ static int32_t lex_digits(const struct lexer *x, int32_t at)
 
 static enum err lex_number(struct lexer *x)
 {
-    char buf[64];
-    int32_t end = lex_digits(x, x->at), frac = end, base = 10, skip = 0, is_float = 0;
-    if (x->s[x->at] == '0' && x->at + 1 < x->n && strchr("xXoObB", x->s[x->at + 1])) {
-        char c = x->s[x->at + 1] | 32;
-        base = c == 'x' ? 16 : c == 'o' ? 8 : 2;
-        skip = 2;
-        for (end = x->at + 2; end < x->n && (x->s[end] == '_' || hex_digits(x->s + end, 1) >= 0);
-             end++)
-            ;
-    } else {
-        if (end < x->n && x->s[end] == '.')
-            frac = lex_digits(x, end + 1);
-        int32_t e = frac > end + 1 ? frac : end, digits;
-        if (e < x->n && (x->s[e] | 32) == 'e') {
-            digits = e + 1 + (e + 1 < x->n && (x->s[e + 1] == '+' || x->s[e + 1] == '-'));
-            if (lex_digits(x, digits) > digits)
-                is_float = 1, e = lex_digits(x, digits);
-        }
-        is_float |= frac > end + 1;
-        end = e;
+    char buf[64], *stop;
+    int32_t end = lex_digits(x, x->at), frac = end, n = 0;
+    if (end < x->n && x->s[end] == '.')
+        frac = lex_digits(x, end + 1);
+    int is_float = frac > end + 1;
+    end = is_float ? frac : end;
+    if (end < x->n && (x->s[end] | 32) == 'e') {
+        int32_t digits = end + 1;
+        digits += digits < x->n && (x->s[digits] == '+' || x->s[digits] == '-');
+        if (lex_digits(x, digits) > digits)
+            is_float = 1, end = lex_digits(x, digits);
     }
-    int32_t n = 0;
-    for (int32_t i = x->at + skip; i < end; i++) {
+    for (int32_t i = x->at; i < end; i++) {
         if (x->s[i] != '_' && n < (int32_t)sizeof buf - 1)
             buf[n++] = x->s[i];
     }
     buf[n] = 0;
     struct tok *k;
     TRY(lex_add(x, is_float ? TOK_FLOAT : TOK_INT, &k));
-    char *stop;
     errno = 0;
     if (is_float)
         k->u.f = strtod(buf, &stop);
     else
-        k->u.i = strtoll(buf, &stop, base);
-    if (*stop || !n || (errno && !is_float) || n == (int32_t)sizeof buf - 1)
+        k->u.i = strtoll(buf, &stop, 10);
+    if (*stop || (errno && !is_float) || n == (int32_t)sizeof buf - 1)
         return lex_fail(x, "bad or too large number");
     lex_move(x, end);
     return OK;

@@ -55,8 +55,8 @@ enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 static enum err run_body(struct run *e, int32_t first, enum flow *flow);
 static enum err eval(struct run *e, int32_t node, struct val *out);
 
-/* Memory of what ran between mark() and release() is given back, unless something older than the
- * mark was made to point to it (tpl_stored). */
+/* Memory of what ran between mark_memory() and release() is given back, unless something older than
+ * the mark was made to point to it (tpl_stored). */
 struct mark {
     int64_t used, low_stored;
 };

@@ -67,59 +67,19 @@ enum err tpl_put_spaces(struct mem *m, struct buf *b, int64_t n)
     return OK;
 }
 
-/* The digits and exponent of "%.*e": [-]d.ddde[+-]xx rewritten as Python writes it. */
-static int float_layout(const char *digits, int n_digits, int exponent, char *out)
-{
-    int n = 0;
-    if (exponent >= 16 || exponent < -4) {
-        out[n++] = digits[0];
-        if (n_digits > 1) {
-            out[n++] = '.';
-            memcpy(out + n, digits + 1, (size_t)n_digits - 1);
-            n += n_digits - 1;
-        }
-        return n + snprintf(out + n, 8, "e%c%02d", exponent < 0 ? '-' : '+', abs(exponent));
-    }
-    if (exponent < 0) {
-        n += snprintf(out, 8, "0.%.*s", -exponent - 1, "0000");
-        memcpy(out + n, digits, (size_t)n_digits);
-        return n + n_digits;
-    }
-    for (int i = 0; i < n_digits || i <= exponent + 1; i++) {
-        if (i == exponent + 1)
-            out[n++] = '.';
-        if (i < n_digits || i <= exponent + 1)
-            out[n++] = i < n_digits ? digits[i] : '0';
-    }
-    return n;
-}
-
-/* repr of f into out (at least 32 bytes); returns the bytes. */
+/* repr of f into out (32 bytes): the fewest digits that read back as f. Returns the bytes. */
 static int float_text(double f, char *out)
 {
-    if (isnan(f))
-        return snprintf(out, 8, "nan");
-    if (isinf(f))
-        return snprintf(out, 8, f < 0 ? "-inf" : "inf");
-    char e[40];
-    int precision = 0;
-    for (; precision < 17; precision++) {
-        snprintf(e, sizeof e, "%.*e", precision, f);
-        if (strtod(e, NULL) == f)
-            break;
-    }
-    char digits[20] = "";
-    int n_digits = 0, n = 0;
-    const char *p = e;
-    if (*p == '-') {
-        out[n++] = '-';
-        p++;
-    }
-    for (; *p && *p != 'e'; p++) {
-        if (*p != '.')
-            digits[n_digits++] = *p;
-    }
-    return n + float_layout(digits, n_digits, (int)strtol(p + 1, NULL, 10), out + n);
+    if (!isfinite(f))
+        return snprintf(out, 32, "%s", isnan(f) ? "nan" : f < 0 ? "-inf" : "inf");
+    int precision = -1, n;
+    do
+        n = snprintf(out, 32, "%.*e", ++precision, f);
+    while (precision < 16 && strtod(out, NULL) != f);
+    int exponent = (int)strtol(strchr(out, 'e') + 1, NULL, 10);
+    if (exponent < -4 || exponent >= 16)
+        return n;
+    return snprintf(out, 32, "%.*f", precision > exponent ? precision - exponent : 1, f);
 }
 
 static enum err put_number(struct mem *m, struct buf *b, struct val v)

@@ -6,6 +6,7 @@
  * never bytes. */
 #include "engine/chat/template_value.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -456,34 +457,15 @@ static enum err equal_dicts(struct mem *m, const struct dict *a, const struct di
     return OK;
 }
 
-/* An int against a float, exactly: a float of that size may round the int away. */
-static int order_mixed(int64_t i, double f)
-{
-    if (f >= 9223372036854775808.0)
-        return -1;
-    if (f < -9223372036854775808.0)
-        return 1;
-    int64_t whole = (int64_t)f;
-    if (i != whole)
-        return i < whole ? -1 : 1;
-    double rest = f - (double)whole;
-    return rest > 0 ? -1 : rest < 0 ? 1 : 0;
-}
-
-/* Order of two numbers; 2 when one is not a number. */
+/* Order of two numbers; 2 when one is not a number. A long double holds each int and each double
+ * exactly. */
 static int order_numbers(struct val a, struct val b)
 {
-    int fa = a.kind == VAL_FLOAT, fb = b.kind == VAL_FLOAT;
-    if ((fa && isnan(a.u.f)) || (fb && isnan(b.u.f)))
-        return 2;
-    if (fa && fb)
-        return a.u.f < b.u.f ? -1 : a.u.f > b.u.f;
-    if (fb)
-        return order_mixed(a.u.i, b.u.f);
-    if (fa)
-        return -order_mixed(b.u.i, a.u.f);
-    return a.u.i < b.u.i ? -1 : a.u.i > b.u.i;
+    long double x = a.kind == VAL_FLOAT ? (long double)a.u.f : (long double)a.u.i;
+    long double y = b.kind == VAL_FLOAT ? (long double)b.u.f : (long double)b.u.i;
+    return isnan(x) || isnan(y) ? 2 : (x > y) - (x < y);
 }
+_Static_assert(LDBL_MANT_DIG >= 64, "a long double holds an int64_t");
 
 enum err tpl_equal(struct mem *m, struct val a, struct val b, int *out)
 {
@@ -546,22 +528,7 @@ enum err tpl_order(struct mem *m, struct val a, struct val b, int *out)
     }
     if (a.kind == VAL_UNDEFINED || b.kind == VAL_UNDEFINED)
         return tpl_fail_undefined(m, a.kind == VAL_UNDEFINED ? a : b);
-    if (a.kind != VAL_LIST || b.kind != VAL_LIST || a.sub != b.sub || a.sub > SEQ_TUPLE)
-        return tpl_fail(m, "%s and %s cannot be compared", tpl_type_name(a), tpl_type_name(b));
-    TRY(tpl_enter(m));
-    const struct list *x = a.u.list, *y = b.u.list;
-    for (int64_t i = 0; i < x->n && i < y->n; i++) {
-        int same;
-        TRY(tpl_equal(m, x->items[i], y->items[i], &same));
-        if (same)
-            continue;
-        TRY(tpl_order(m, x->items[i], y->items[i], out));
-        m->depth--;
-        return OK;
-    }
-    m->depth--;
-    *out = x->n < y->n ? -1 : x->n > y->n;
-    return OK;
+    return tpl_fail(m, "%s and %s cannot be compared", tpl_type_name(a), tpl_type_name(b));
 }
 
 enum err tpl_contains(struct mem *m, struct val container, struct val item, int *out)
@@ -631,33 +598,18 @@ enum err tpl_walk(struct mem *m, struct val v, struct val **items, int64_t *n)
 
 enum err tpl_sort(struct mem *m, struct val *items, struct val *keys, int64_t n, int reverse)
 {
-    void *mem;
-    TRY(tpl_take(m, 2 * n, sizeof(struct val), &mem));
-    struct val *from[2] = {items, keys}, *to[2] = {mem, (struct val *)mem + n};
-    for (int64_t width = 1; width < n; width *= 2) {
-        for (int64_t at = 0; at < n; at += 2 * width) {
-            int64_t i = at, i_end = min_i64(at + width, n), j = i_end,
-                    j_end = min_i64(at + 2 * width, n);
-            for (int64_t k = at; k < j_end; k++) {
-                int take_right = i == i_end, order;
-                if (i < i_end && j < j_end) {
-                    TRY(tpl_order(m, from[1][i], from[1][j], &order));
-                    take_right = order == 2 ? 0 : reverse ? order < 0 : order > 0;
-                }
-                int64_t source = take_right ? j++ : i++;
-                to[0][k] = from[0][source];
-                to[1][k] = from[1][source];
-            }
+    for (int64_t i = 1; i < n; i++) { // by insertion: templates sort a few names
+        struct val item = items[i], key = keys[i];
+        int64_t at = i;
+        for (int order; at > 0; at--) {
+            TRY(tpl_order(m, keys[at - 1], key, &order));
+            if (order != (reverse ? -1 : 1))
+                break;
+            items[at] = items[at - 1];
+            keys[at] = keys[at - 1];
         }
-        for (int s = 0; s < 2; s++) {
-            struct val *swap = from[s];
-            from[s] = to[s];
-            to[s] = swap;
-        }
-    }
-    if (from[0] != items && n) {
-        memcpy(items, from[0], (size_t)n * sizeof *items);
-        memcpy(keys, from[1], (size_t)n * sizeof *keys);
+        items[at] = item;
+        keys[at] = key;
     }
     return OK;
 }
