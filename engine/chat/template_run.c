@@ -231,6 +231,24 @@ static enum err macro_param(struct run *e, const struct node *param, const struc
     return OK;
 }
 
+/* Says which argument the macro of n_params parameters has no use for. */
+static enum err surplus(struct run *e, const struct node *macro, const struct args *args,
+                        int n_params)
+{
+    const struct node *nodes = e->t->nodes;
+    if (args->n_pos > n_params)
+        return tpl_fail(&e->m, "the macro takes %d arguments, not %d", n_params, args->n_pos);
+    for (int k = 0; k < args->n_named; k++) {
+        struct val name = args->named[k].name;
+        int32_t at = macro->a;
+        while (at && !tpl_same(name, text_of(e, e->t->names[nodes[at].name])))
+            at = nodes[at].next;
+        if (!at)
+            return tpl_fail(&e->m, "the macro takes no argument '%.*s'", (int)name.n, name.u.s);
+    }
+    return tpl_fail(&e->m, "two values for an argument of the macro");
+}
+
 static enum err call_macro(struct run *e, const struct macro *macro, const struct args *args,
                            struct val *out)
 {
@@ -246,7 +264,7 @@ static enum err call_macro(struct run *e, const struct macro *macro, const struc
         TRY(assign(e, nodes[at].name, v));
     }
     if (n_used < args->n_pos + args->n_named)
-        return tpl_fail(&e->m, "the macro does not take all of these arguments");
+        return surplus(e, macro->node, args, i);
     TRY(capture(e, macro->node->b, NULL, &flow, out));
     e->scope = scope;
     e->m.depth--;
@@ -563,24 +581,6 @@ static enum err run_if(struct run *e, const struct node *n, enum flow *flow)
     return OK;
 }
 
-static enum err loop_open(struct run *e, const struct node *n, struct val v, struct loop **out)
-{
-    void *p;
-    e->m.line = n->line;
-    TRY(tpl_take(&e->m, 1, sizeof(struct loop), &p));
-    struct loop *loop = *out = p;
-    *loop = (struct loop){.node = n, .scope = e->scope};
-    TRY(tpl_walk(&e->m, v, &loop->source, &loop->n_source));
-    if (!n->c) {
-        loop->items = loop->source;
-        loop->n_items = loop->at = loop->n_source;
-        return OK;
-    }
-    TRY(tpl_take(&e->m, loop->n_source, sizeof(struct val), &p));
-    loop->items = p;
-    return OK;
-}
-
 /* One turn in a scope of its own. */
 static enum err loop_turn(struct run *e, struct loop *loop, enum flow *flow)
 {
@@ -599,10 +599,17 @@ static enum err loop_turn(struct run *e, struct loop *loop, enum flow *flow)
 static enum err run_for(struct run *e, const struct node *n, enum flow *flow)
 {
     struct mark mark = mark_memory(e);
-    struct loop *loop;
     struct val v;
+    void *p;
     TRY(eval(e, n->b, &v));
-    TRY(loop_open(e, n, v, &loop));
+    e->m.line = n->line;
+    TRY(tpl_take(&e->m, 1, sizeof(struct loop), &p));
+    struct loop *loop = p;
+    *loop = (struct loop){.node = n, .scope = e->scope};
+    TRY(tpl_walk(&e->m, v, &loop->source, &loop->n_source));
+    TRY(tpl_take(&e->m, n->c ? loop->n_source : 0, sizeof(struct val), &p));
+    loop->items = n->c ? p : loop->source;
+    loop->n_items = loop->at = n->c ? 0 : loop->n_source;
     for (;; loop->index++) {
         enum flow turn = FLOW_NEXT;
         TRY(loop_fetch(e, loop, loop->index + 1));
@@ -650,13 +657,6 @@ static enum err run_filter_block(struct run *e, const struct node *n, enum flow 
     return OK;
 }
 
-static enum err run_set(struct run *e, const struct node *n)
-{
-    struct val v;
-    TRY(eval(e, n->b, &v));
-    return assign_target(e, n->a, v);
-}
-
 static enum err run_scope(struct run *e, const struct node *n, enum flow *flow)
 {
     struct scope *scope = e->scope;
@@ -676,6 +676,7 @@ static enum err run_macro(struct run *e, const struct node *n)
 
 static enum err run_statement(struct run *e, const struct node *n, enum flow *flow)
 {
+    struct val v;
     switch ((enum node_type)n->type) {
     case NODE_DATA:
         return write_out(e, text_of(e, n->u.text));
@@ -686,7 +687,8 @@ static enum err run_statement(struct run *e, const struct node *n, enum flow *fl
     case NODE_FOR:
         return run_for(e, n, flow);
     case NODE_SET:
-        return run_set(e, n);
+        TRY(eval(e, n->b, &v));
+        return assign_target(e, n->a, v);
     case NODE_SET_BLOCK:
         return run_set_block(e, n, flow);
     case NODE_MACRO:
