@@ -51,7 +51,7 @@ fault("a KV extent is that of the batch before", "engine/line/home_kv.c",
       "return ((int64_t)layer * p->batches + batch) * p->pages_batch;",
       "return ((int64_t)layer * p->batches + (batch > 1 ? batch - 1 : batch)) * p->pages_batch;", BYTES, DISORDER)
 fault("look-ahead brings pages of the pass before", "engine/line/stage.c",
-      "s.layer - 1, s.pass != b->pass, &p)", "s.layer - 1, 0, &p)", "placement_test.py --only=streamed", BYTES)
+      "s.layer - 1, s.pass != b->pass, &p)", "s.layer - 1, 0 * (s.pass != b->pass), &p)", "placement_test.py --only=streamed", BYTES)
 fault("hidden states of the batch before", "engine/line/home_hidden.c",
       "int64_t first = h->hidden_offset[home.tier] + home.rank * h->hidden_frame_bytes;",
       "int64_t first = h->hidden_offset[home.tier] + (home.rank > 1 ? home.rank - 1 : home.rank) * h->hidden_frame_bytes;",

@@ -254,8 +254,8 @@ fault("tiles are made where they stay", "policy/plan.c",
       "    return plan_layer_home(plan, layer) == TIER_RAM;", "cost_test")
 fault("what comes back from the CPU takes nothing of the link", "policy/pass.c",
       "l->s[LANE_H2D] + l->to_device_s", "l->s[LANE_H2D]", "cost_test")
-fault("look-ahead hides everything", "policy/pass.c",
-      ".from = w->now,", ".from = 0 * w->now,", "cost_test")
+fault("look-ahead hides everything", "policy/walk.c",
+      "reach(w, w->n + w->ahead_weights,", "reach(w, w->n + w->ahead_weights + 20,", "walk_test", "cost_test")
 fault("a step waits for nothing", "policy/pass.c",
       "            start = max_d(start, servers_wait(&r->servers, &r->ready[i][s.n]));", "            (void)servers_wait(&r->servers, &r->ready[i][s.n]);", "cost_test")
 
