@@ -172,9 +172,14 @@ void layer_project(struct layer_work *w, const struct model_layer *l, const uint
                    const struct projection *projections, int n, const float *x, int m)
 {
     struct matmul_args args = matmul_of(w, l, weights, projections, n, 1);
+    struct ops ops = w->ops;
     args.x = x;
     args.m = m;
-    ops_run_matmul(&w->ops, &args);
+    if (role_is_choice(projections[0].role)) { // the same choice in every compute format
+        ops.compute = model_compute(projections[0].role, ops.compute);
+        ops.matmul = MATMUL_OWN;
+    }
+    ops_run_matmul(&ops, &args);
 }
 
 void layer_project_experts(struct layer_work *w, const struct model_layer *l,

@@ -293,8 +293,13 @@ static void keep_prompt(struct layer_work *w, const struct cut *c, const struct 
     w->dump(w->dump_ctx, row, layer, &kv, 0, n_prompt, NULL);
 }
 
+/* Where forced spans of a tile have q, k and v, and leave their attention. */
+struct heads {
+    float *q, *k, *v, *out;
+};
+
 static void attend_forced(struct layer_work *w, const struct tile *t, const struct cut *cuts,
-                          const struct batch *b, int layer, float scale)
+                          const struct batch *b, const struct heads *at)
 {
     const struct shape *s = w->shape;
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
@@ -313,20 +318,20 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
     if (n == 0)
         return;
     struct attend_forced_args args = {.kv = w->rows,
-                                      .rope = slot_rope(w, layer),
+                                      .rope = slot_rope(w, w->layer),
                                       .evict = w->rule,
                                       .spans = tables_seen(w->tables, spans),
                                       .n_spans = n,
                                       .n_heads = s->n_heads,
                                       .n_max = n_max,
                                       .slots_max = slots_max,
-                                      .scale = scale,
+                                      .scale = shape_attn_scale(s),
                                       .cap = s->attn_softcap,
                                       .sinks = w->sinks,
-                                      .q = w->q,
-                                      .k = w->k,
-                                      .v = w->v,
-                                      .out = w->attn,
+                                      .q = at->q,
+                                      .k = at->k,
+                                      .v = at->v,
+                                      .out = at->out,
                                       .q_stride = heads,
                                       .k_stride = kv,
                                       .v_stride = kv,
@@ -339,7 +344,7 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
         const struct row *row = &b->rows[f->row];
         int slots = layer_slots(w, row, f->pos + f->n - row->n_done);
         struct kv_row held = kv_row_at(&w->rows, f->row, &f->limits, slots);
-        w->dump(w->dump_ctx, row, layer, &held, f->pos, f->n,
+        w->dump(w->dump_ctx, row, w->layer, &held, f->pos, f->n,
                 w->events + (int64_t)f->token * s->n_kv_heads);
     }
 }
@@ -409,12 +414,12 @@ static void before_tile(struct layer_work *w, const struct model_layer *l, const
 static void attend_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts,
                         const struct batch *b, int layer)
 {
-    const float scale = shape_attn_scale(w->shape);
-    attend_prompts(w, t, cuts, b, scale);
+    const struct heads at = {w->q, w->k, w->v, w->attn};
+    attend_prompts(w, t, cuts, b, shape_attn_scale(w->shape));
     for (int i = 0; i < t->n_cuts; i++)
         if (ends_prompt(&cuts[i]))
             keep_prompt(w, &cuts[i], b, layer, cuts[i].span->row);
-    attend_forced(w, t, cuts, b, layer, scale);
+    attend_forced(w, t, cuts, b, &at);
 }
 
 /* Attention and MLP of the same x: the MLP's part first, while x is still what attention saw. Its
@@ -712,19 +717,16 @@ void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
 }
 
 /* q, k and v of n tokens, as they came from a device; f32 is attended where it lies. */
-static void take_crossed(struct layer_work *w, uint8_t *in, int bytes, int64_t n)
+static struct heads take_crossed(struct layer_work *w, uint8_t *in, int bytes, int64_t n)
 {
     const int64_t heads = n * q_numbers(w), kv = n * kv_numbers(w);
     uint8_t *k = in + heads * bytes, *v = k + kv * bytes;
-    if (bytes == 4) {
-        w->q = (float *)(void *)in;
-        w->k = (float *)(void *)k;
-        w->v = (float *)(void *)v;
-        return;
-    }
+    if (bytes == 4)
+        return (struct heads){(float *)(void *)in, (float *)(void *)k, (float *)(void *)v, w->attn};
     cross_widen(&w->ops, bytes, w->q, in, heads);
     cross_widen(&w->ops, bytes, w->k, k, kv);
     cross_widen(&w->ops, bytes, w->v, v, kv);
+    return (struct heads){w->q, w->k, w->v, w->attn};
 }
 
 /* What prompts have left came with the tiles. */
@@ -757,12 +759,12 @@ void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
         uint8_t *out = x->out + t.first * heads * x->bytes.out;
         if (n == 0)
             continue;
-        take_crossed(w, x->in + t.first * all * x->bytes.in, x->bytes.in, n);
+        struct heads at = take_crossed(w, x->in + t.first * all * x->bytes.in, x->bytes.in, n);
         if (x->bytes.out == 4)
-            w->attn = (float *)(void *)out;
-        attend_forced(w, &t, w->cuts, batch, layer - 1, shape_attn_scale(w->shape));
+            at.out = (float *)(void *)out;
+        attend_forced(w, &t, w->cuts, batch, &at);
         if (x->bytes.out != 4)
-            cross_narrow(&w->ops, x->bytes.out, out, w->attn, n * heads);
+            cross_narrow(&w->ops, x->bytes.out, out, at.out, n * heads);
     }
 }
 

@@ -32,25 +32,13 @@ static void gate_tile(struct layer_work *w, int n, int m)
     ops_run_gate_mul(&w->ops, &args);
 }
 
-/* Logits of a choice. */
-static void choice_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                        enum tensor_role role, enum tensor_role bias, const float *in, float *to,
-                        int m)
-{
-    const struct ops ops = w->ops;
-    const struct projection choice = {role, bias, to, ACT_NONE, 0};
-    w->ops.compute = model_compute(role, ops.compute);
-    w->ops.matmul = MATMUL_OWN;
-    layer_project(w, l, weights, &choice, 1, in, m);
-    w->ops = ops;
-}
-
 /* Which experts a tile's tokens go to. */
 static struct route route_tile(struct layer_work *w, const struct model_layer *l,
                                const uint8_t *weights, const float *in, int m)
 {
     const struct shape *s = w->shape;
-    choice_tile(w, l, weights, ROLE_ROUTER, ROLE_ROUTER_B, in, w->router, m);
+    const struct projection logits = {ROLE_ROUTER, ROLE_ROUTER_B, w->router, ACT_NONE, 0};
+    layer_project(w, l, weights, &logits, 1, in, m);
     struct route_args args = {
         .logits = w->router,
         .logits_stride = s->n_experts,
@@ -92,9 +80,10 @@ static void shared_tile(struct layer_work *w, const struct model_layer *l, const
     const struct shape *s = w->shape;
     const struct mlp shared = {ROLE_SHARED_GATE, N_ROLES, ROLE_SHARED_UP, N_ROLES,
                                ROLE_SHARED_DOWN, N_ROLES, s->shared_dim};
+    const struct projection shares = {ROLE_SHARE, N_ROLES, w->shares, ACT_NONE, 0};
     mlp_tile(w, l, weights, &shared, in, w->shared_out, 0, m);
     if (s->shared_gate)
-        choice_tile(w, l, weights, ROLE_SHARE, N_ROLES, in, w->shares, m);
+        layer_project(w, l, weights, &shares, 1, in, m);
 }
 
 /* Each token through the experts that it goes to: to x, or beside it (layer_is_apart). */
