@@ -5,6 +5,7 @@
 #ifndef OFFLOAD_PROBE_IMPL_H
 #define OFFLOAD_PROBE_IMPL_H
 
+#include "kernels/base/arena.h"
 #include "offload/probe.h"
 
 #define PROBE_MIB       ((int64_t)1 << 20)
@@ -33,7 +34,6 @@ int64_t probe_fresh_bytes(const struct probe_config *c);
 
 /* Opens an arena of `bytes`. ERR_FIT where that is more than the probe may take; the message names
  * the budget that is enough. */
-struct arena;
 enum err probe_arena_open(struct arena *a, const struct probe_config *c, int64_t bytes);
 
 /* Seconds of a quick measurement; a full one takes ten times as long. */
@@ -43,6 +43,26 @@ void probe_say(const struct probe_config *c, enum machine_rate id, const struct 
 
 /* Panels of a weight in every place of a stretch of memory. */
 enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes);
+
+/* Matmuls over weights that come out of RAM. One stretch: panels, x, y, scratch. */
+struct matmul_bed {
+    const struct ops *ops;
+    struct arena arena; // owned: the caller closes it
+    uint8_t *panels;    // probe_fill_panels() has to fill them
+    int64_t panels_bytes, panel_bytes;
+    float *x, *y;
+    void *scratch;
+    struct matmul_args args;
+    int64_t next; // panel of the next call
+};
+/* Bytes that a bed with these ops and panels_bytes takes; room for p->m rows and p->n outputs. */
+int64_t probe_bed_bytes(struct matmul_bed b, const struct probe_matmul *p);
+enum err probe_bed_open(struct matmul_bed *b, const struct probe_config *c,
+                        const struct probe_matmul *p);
+/* Calls from now on are of this shape. */
+void probe_bed_shape(struct matmul_bed *b, const struct probe_matmul *p);
+/* One call; its weights lie behind those of the call before. */
+void probe_bed_turn(void *bed, int i);
 
 /* The parts that this machine has. Each fills its own rates; a device's come last, since step_s is
  * then its own, too. */

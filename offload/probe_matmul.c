@@ -10,25 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/base/arena.h"
-
 #define CELL_S        0.02  // of one format and M
 #define CELL_LEAST    3     // calls
 #define CALL_S        0.015 // of one call, where outputs can be left out
 #define OUTPUTS       2048
 #define OUTPUTS_LEAST 128
-
-/* One stretch: panels, x, y, scratch. */
-struct matmul_bed {
-    const struct ops *ops;
-    struct arena arena; // owned
-    uint8_t *panels;
-    int64_t panels_bytes, panel_bytes;
-    float *x, *y;
-    void *scratch;
-    struct matmul_args args;
-    int64_t next; // panel of the next call
-};
 
 enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes)
 {
@@ -59,18 +45,17 @@ static void bed_carve(struct matmul_bed *b, const struct probe_matmul *p, struct
     b->scratch = arena_take(a, matmul_scratch_bytes(b->ops, p->m, p->n, p->k), 4096);
 }
 
-/* b: ops and panels_bytes. Returns the bytes that the bed takes. */
-static int64_t bed_bytes(struct matmul_bed b, const struct probe_matmul *p)
+int64_t probe_bed_bytes(struct matmul_bed b, const struct probe_matmul *p)
 {
     arena_init(&b.arena);
     bed_carve(&b, p, &b.arena);
     return b.arena.used;
 }
 
-static enum err bed_open(struct matmul_bed *b, const struct probe_config *c,
-                         const struct probe_matmul *p)
+enum err probe_bed_open(struct matmul_bed *b, const struct probe_config *c,
+                        const struct probe_matmul *p)
 {
-    TRY(probe_arena_open(&b->arena, c, bed_bytes(*b, p)));
+    TRY(probe_arena_open(&b->arena, c, probe_bed_bytes(*b, p)));
     arena_populate(b->arena.base, b->arena.capacity, b->ops->pool);
     bed_carve(b, p, &b->arena);
     for (int64_t i = 0; i < (int64_t)p->m * p->k; i++)
@@ -78,8 +63,7 @@ static enum err bed_open(struct matmul_bed *b, const struct probe_config *c,
     return OK;
 }
 
-/* Calls from now on are of this shape. */
-static void bed_shape(struct matmul_bed *b, const struct probe_matmul *p)
+void probe_bed_shape(struct matmul_bed *b, const struct probe_matmul *p)
 {
     b->panel_bytes = dtype_panel_bytes(p->dtype, p->k);
     b->args = (struct matmul_args){
@@ -91,7 +75,7 @@ static void bed_shape(struct matmul_bed *b, const struct probe_matmul *p)
         .scratch = b->scratch};
 }
 
-static void bed_turn(void *ctx, int i)
+void probe_bed_turn(void *ctx, int i)
 {
     struct matmul_bed *b = ctx;
     int64_t take = ceil_div(b->args.parts[0].w.n, PANEL_ROWS);
@@ -105,8 +89,8 @@ static void bed_turn(void *ctx, int i)
 
 static struct rate bed_rate(struct matmul_bed *b, const struct probe_matmul *p, int least)
 {
-    bed_shape(b, p);
-    return probe_loop(&(struct probe_loop){.turn = bed_turn,
+    probe_bed_shape(b, p);
+    return probe_loop(&(struct probe_loop){.turn = probe_bed_turn,
                                            .ctx = b,
                                            .amount = 2.0 * p->m * p->n * p->k,
                                            .seconds = p->seconds,
@@ -125,7 +109,7 @@ enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, struc
     if (copy_bytes)
         *copy_bytes = copy;
     struct matmul_bed b = {.ops = ops, .panels_bytes = n_copies * copy};
-    TRY(bed_open(&b, &c, p));
+    TRY(probe_bed_open(&b, &c, p));
     enum err err = probe_fill_panels(p->dtype, p->k, b.panels, b.panels_bytes);
     if (err == OK)
         *flops = bed_rate(&b, p, (int)min_i64(n_copies, 8));
@@ -200,12 +184,13 @@ enum err probe_matmuls(struct machine *m, const struct probe_config *c)
                              .k = OUTPUTS,
                              .seconds = probe_seconds(c, CELL_S)};
     /* Memory is small, or the threads are many: each packs inputs of its own, as long as k. */
-    while (p.k > OUTPUTS_LEAST && (b.panels_bytes < dtype_panels_bytes(DTYPE_F32, p.n, p.k) ||
-                                   (c->memory_bytes > 0 && bed_bytes(b, &p) > c->memory_bytes))) {
+    while (p.k > OUTPUTS_LEAST &&
+           (b.panels_bytes < dtype_panels_bytes(DTYPE_F32, p.n, p.k) ||
+            (c->memory_bytes > 0 && probe_bed_bytes(b, &p) > c->memory_bytes))) {
         p.n = p.k /= 2;
         b.panels_bytes = probe_ram_bytes(c) / 2;
     }
-    TRY(bed_open(&b, c, &p));
+    TRY(probe_bed_open(&b, c, &p));
     enum err err = OK;
     for (int f = 0; f < N_MATMUL_FORMATS && err == OK; f++) {
         p.dtype = formats[f];

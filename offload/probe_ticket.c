@@ -11,7 +11,6 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "kernels/base/arena.h"
 #include "kernels/base/thread.h"
 #include "offload/disk_probe.h"
 #include "offload/mover.h"
@@ -204,72 +203,30 @@ static void *reader_main(void *arg)
     return NULL;
 }
 
-/* Matmuls of few rows over weights that come out of RAM. */
-struct compute_bed {
-    const struct ops *ops;
-    struct arena arena; // owned
-    uint8_t *weights;
-    float *x, *y; // [MATMUL_ROWS, dim]
-    void *scratch;
-    int dim;
-    int64_t n_bytes, copy_bytes, next;
-};
-
-static void compute_carve(struct compute_bed *b, struct arena *a)
+/* Few rows, over weights that come out of RAM. */
+static enum err compute_open(struct matmul_bed *b, const struct probe_config *c)
 {
-    const int64_t numbers = (int64_t)MATMUL_ROWS * b->dim;
-    b->weights = arena_take(a, b->n_bytes, 4096);
-    b->x = ARENA_ARRAY(a, float, numbers);
-    b->y = ARENA_ARRAY(a, float, numbers);
-    b->scratch =
-        arena_take(a, max_i64(matmul_scratch_bytes(b->ops, MATMUL_ROWS, b->dim, b->dim), 64), 64);
-}
-
-static enum err compute_open(struct compute_bed *b, const struct probe_config *c)
-{
-    *b = (struct compute_bed){.ops = c->ops,
-                              .dim = 2 * MATMUL_DIM,
-                              .n_bytes = min_i64(probe_ram_bytes(c) / 4, WEIGHTS_BYTES)};
-    do { // the mover's buffers are taken already
-        b->dim /= 2;
-        b->copy_bytes = dtype_panels_bytes(DTYPE_BF16, b->dim, b->dim);
-        arena_init(&b->arena);
-        compute_carve(b, &b->arena);
-    } while (b->dim > MATMUL_LEAST &&
-             (b->copy_bytes * 4 > b->n_bytes ||
-              (c->memory_bytes > 0 && b->arena.used > c->memory_bytes - BUFFERS_BYTES)));
-    TRY(probe_arena_open(&b->arena, c, b->arena.used));
-    arena_populate(b->arena.base, b->arena.capacity, c->ops->pool);
-    compute_carve(b, &b->arena);
-    return probe_fill_panels(DTYPE_BF16, b->dim, b->weights, b->n_bytes);
-}
-
-static void compute_turn(struct compute_bed *b)
-{
-    if (b->next + b->copy_bytes > b->n_bytes)
-        b->next = 0;
-    struct matmul_args args = {
-        .x = b->x,
-        .m = MATMUL_ROWS,
-        .x_stride = b->dim,
-        .parts =
-            {{.w = {.dtype = DTYPE_BF16, .n = b->dim, .k = b->dim, .panels = b->weights + b->next},
-              .y = b->y,
-              .y_stride = b->dim}},
-        .n_parts = 1,
-        .scratch = b->scratch};
-    ops_run_matmul(b->ops, &args);
-    b->next += b->copy_bytes;
+    struct probe_matmul p = {
+        .dtype = DTYPE_BF16, .m = MATMUL_ROWS, .n = MATMUL_DIM, .k = MATMUL_DIM};
+    *b = (struct matmul_bed){.ops = c->ops,
+                             .panels_bytes = min_i64(probe_ram_bytes(c) / 4, WEIGHTS_BYTES)};
+    while (p.k > MATMUL_LEAST &&
+           (dtype_panels_bytes(p.dtype, p.n, p.k) * 4 > b->panels_bytes ||
+            (c->memory_bytes > 0 && // the mover's buffers are taken already
+             probe_bed_bytes(*b, &p) > c->memory_bytes - BUFFERS_BYTES)))
+        p.n = p.k /= 2;
+    TRY(probe_bed_open(b, c, &p));
+    probe_bed_shape(b, &p);
+    return probe_fill_panels(p.dtype, p.k, b->panels, b->panels_bytes);
 }
 
 /* Matmuls per second for a while. */
-static double compute_rate(struct compute_bed *b, double seconds)
+static double compute_rate(struct matmul_bed *b, double seconds)
 {
     int64_t start_ns = clock_ns(), end_ns = start_ns + (int64_t)(seconds * 1e9), now_ns;
     int n = 0;
     do {
-        compute_turn(b);
-        n++;
+        probe_bed_turn(b, n++);
         now_ns = clock_ns();
     } while (now_ns < end_ns);
     return n / ((double)(now_ns - start_ns) * 1e-9);
@@ -283,7 +240,7 @@ static void sleep_s(double seconds)
 }
 
 /* Reads for a while, beside `ops` unless that is NULL: bytes per second, and matmuls. */
-static enum err read_for(struct ticket_bed *b, struct compute_bed *ops, double seconds,
+static enum err read_for(struct ticket_bed *b, struct matmul_bed *ops, double seconds,
                          double *bytes_per_s, double *matmuls_per_s)
 {
     struct reader r = {.bed = b};
@@ -306,7 +263,7 @@ static enum err read_for(struct ticket_bed *b, struct compute_bed *ops, double s
 
 /* Three in turn, so that what else goes on meets all alike. */
 static enum err measure_rounds(struct machine *m, const struct probe_config *c,
-                               struct ticket_bed *b, struct compute_bed *ops)
+                               struct ticket_bed *b, struct matmul_bed *ops)
 {
     double read[ROUNDS], matmul[ROUNDS], seconds = probe_seconds(c, ROUND_S);
     compute_rate(ops, 0); // pages and clocks
@@ -327,7 +284,7 @@ static enum err measure_rounds(struct machine *m, const struct probe_config *c,
 static enum err measure_beside(struct machine *m, const struct probe_config *c,
                                struct ticket_bed *b)
 {
-    struct compute_bed ops = {0};
+    struct matmul_bed ops = {0};
     enum err err = compute_open(&ops, c);
     if (err == OK)
         err = measure_rounds(m, c, b, &ops);

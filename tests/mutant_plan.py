@@ -394,7 +394,7 @@ fault("sets are compared with themselves", "bench/attention_look.c", "jaccard(l-
 # ---- memory that no plan counts, and packs
 
 fault("the probe's threads take what scratch they want", "offload/probe_matmul.c",
-      "(c->memory_bytes > 0 && bed_bytes(b, &p) > c->memory_bytes)", "0", "budget_test.py --only many_threads")
+      "(c->memory_bytes > 0 && probe_bed_bytes(b, &p) > c->memory_bytes)", "0", "budget_test.py --only many_threads")
 fault("a probe takes more than the budget", "offload/probe.c",
       "if (c->memory_bytes > 0 && bytes > c->memory_bytes)", "if (0)", "budget_test.py --only many_threads")
 fault("a line may be as long as it wants", "engine/job/job.c",
