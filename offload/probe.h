@@ -16,7 +16,7 @@ struct probe_config {
     const struct ops *ops; // borrowed: instruction set, compute format, threads
     const char *dir;       // where offloaded bytes go; its disk is measured with a scratch file
     enum ring_kind io;
-    int full;             // 1: minutes of measuring, many block sizes; 0: about five seconds
+    int full;             // 1: minutes of measuring; 0: about five seconds
     int verbose;          // 1: a line per measurement on stderr
     int64_t memory_bytes; // most that it takes at once, given back on return; 0: what it wants
     int64_t beside_bytes; // of the same budget, taken by others meanwhile: for the hint of ERR_FIT

@@ -1,9 +1,7 @@
 /* offload/probe_disk.c - of probe.h: the disk, as runs read and write it.
  *
  * Owns: the scratch file. Refuses: one measurement (disk_probe.c).
- * Note: the order. What lasts shows only behind a burst, so that the long
- * measurements come first, and a full probe's grid of sizes and depths, which nothing but the log
- * gets to see, comes last. */
+ * What lasts shows only behind a burst, so the long measurements come first. */
 #include "offload/probe_impl.h"
 
 #include <errno.h>
@@ -14,13 +12,12 @@
 #include "offload/disk_probe.h"
 #include "offload/mover.h"
 
-#define SCRATCH_BYTES    (1024 * PROBE_MIB)
-#define SCRATCH_FULL     (4096 * PROBE_MIB)
-#define SCRATCH_LEAST    (8 * PROBE_MIB)
-#define ONE_WAY_S        1.0
-#define MIXED_S          0.5
-#define FULL_S           30.0
-#define DEPTH_FULL_BYTES (32 * PROBE_MIB) // most in flight
+#define SCRATCH_BYTES (1024 * PROBE_MIB)
+#define SCRATCH_FULL  (4096 * PROBE_MIB)
+#define SCRATCH_LEAST (8 * PROBE_MIB)
+#define ONE_WAY_S     1.0
+#define MIXED_S       0.5
+#define FULL_S        30.0
 
 static enum err measure(struct disk_probe *d, const struct probe_config *c, struct disk_load load,
                         struct disk_rates *rates)
@@ -63,29 +60,6 @@ static enum err measure_ways(struct machine *m, const struct probe_config *c, st
     return OK;
 }
 
-static enum err measure_grid(const struct probe_config *c, struct disk_probe *d)
-{
-    static const int depths[] = {1, 2, 4, 8, 16, 32};
-    for (int write = 1; write >= 0; write--)
-        for (int64_t block = PROBE_MIB / 4; block <= 4 * PROBE_MIB; block *= 2)
-            for (int i = 0; i < 6; i++) {
-                struct disk_load load = {.io = c->io,
-                                         .write = write,
-                                         .block_bytes = block,
-                                         .depth = depths[i],
-                                         .seconds_max = 2};
-                double rate;
-                if (block * depths[i] > DEPTH_FULL_BYTES)
-                    continue;
-                TRY(disk_probe_rate(d, &load, &rate));
-                if (c->verbose)
-                    log_line(LOG_INFO, "probe: disk %s %lld KiB x %d: %.2f GB/s",
-                             write ? "write" : "read", (long long)block >> 10, depths[i],
-                             rate * 1e-9);
-            }
-    return OK;
-}
-
 enum err probe_disk(struct machine *m, const struct probe_config *c)
 {
     struct statvfs fs;
@@ -102,8 +76,6 @@ enum err probe_disk(struct machine *m, const struct probe_config *c)
     enum err err = measure_ways(m, c, &d);
     if (err == OK)
         err = probe_tickets(m, c, &d);
-    if (err == OK && c->full)
-        err = measure_grid(c, &d);
     if (err == OK && !d.direct)
         log_line(LOG_WARN, "probe: %s: no direct I/O here, the rates are those of the page cache",
                  c->dir);

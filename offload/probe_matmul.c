@@ -151,30 +151,6 @@ static enum err measure_step(struct machine *m, const struct probe_config *c)
     return OK;
 }
 
-/* The line of the log that a full probe has for each of many shapes. */
-static enum err measure_grid(const struct probe_config *c)
-{
-    static const enum dtype formats[] = {DTYPE_BF16, DTYPE_F32, DTYPE_Q8, DTYPE_Q4};
-    static const int rows[] = {1, 8, 64, 256};
-    static const int dims[][2] = {{576, 576}, {1536, 576}, {2048, 2048}, {8192, 2048}};
-    for (int f = 0; f < 4; f++)
-        for (int d = 0; d < 4; d++)
-            for (int r = 0; r < 4; r++) {
-                struct probe_matmul q = {.dtype = formats[f],
-                                         .m = rows[r],
-                                         .n = dims[d][0],
-                                         .k = dims[d][1],
-                                         .weight_bytes = probe_ram_bytes(c) / 2,
-                                         .seconds = 0.5};
-                struct rate flops;
-                TRY(probe_matmul(c->ops, &q, &flops, NULL));
-                if (c->verbose)
-                    log_line(LOG_INFO, "probe: matmul %s [%d, %d, %d]: %.1f GFLOP/s",
-                             dtype_info(q.dtype)->name, q.m, q.n, q.k, flops.value * 1e-9);
-            }
-    return OK;
-}
-
 enum err probe_matmuls(struct machine *m, const struct probe_config *c)
 {
     static const enum dtype formats[N_MATMUL_FORMATS] = {DTYPE_F32, DTYPE_BF16, DTYPE_Q8, DTYPE_Q4};
@@ -203,6 +179,5 @@ enum err probe_matmuls(struct machine *m, const struct probe_config *c)
     const int int8 = c->ops->compute == COMPUTE_INT8;
     m->matmul_flops = int8 ? m->matmul_q8_m64 : m->matmul_bf16_m64;
     probe_say(c, RATE_matmul_flops, &m->matmul_flops);
-    TRY(measure_step(m, c));
-    return c->full ? measure_grid(c) : OK;
+    return measure_step(m, c);
 }
