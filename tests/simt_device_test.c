@@ -249,7 +249,8 @@ static void test_weights_in_the_form_it_reads(void **state)
         args.scratch = take(matmul_scratch_bytes(&exact, M, N, K));
         ops_run_matmul(&exact, &args);
         struct cudart_machine m = machine;
-        m.sm = sms[i % 3];
+        simt_arch_set(sms[i % 3]);
+        m.sm = simt_arch(); // PTX is of one architecture
         struct device *d = device_make(m, "");
         multiply_on(d, exact.compute, &w, x, M, got);
         const struct weight_form form = d->api->reads(d, exact.compute, t);

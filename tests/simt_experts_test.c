@@ -124,11 +124,13 @@ static void panels_are_the_cpus(void **state)
     panels_case(COMPUTE_INT8, DTYPE_Q4, 3);
 }
 
-/* Rows of bf16: each pair as a matmul of one row by that expert's matrix makes it. */
-static void rows_stand_alone(void **state)
+/* Rows as a card of this architecture, or of that of the PTX, reads them (sm_75: f16): each pair as
+ * a matmul of one row by that expert's matrix makes it. */
+static void rows_case(int arch)
 {
-    (void)state;
     enum { N = 64, K = 96 };
+    simt_arch_set(arch);
+    const enum dtype t = simt_arch() < 80 ? DTYPE_F16 : DTYPE_BF16;
     struct bed b;
     const int64_t pairs = TOKENS * USED, row = weight_row_numbers(K);
     const struct ops ops = {.compute = COMPUTE_BF16};
@@ -136,9 +138,9 @@ static void rows_stand_alone(void **state)
     uint16_t *rows = take(EXPERTS * N * row * 2);
     for (int i = 0; i < EXPERTS * N; i++)
         for (int k = 0; k < K; k++)
-            rows[i * row + k] = f32_to_bf16(noise(17, i * K + k));
-    struct weight w = {
-        .dtype = DTYPE_BF16, .n = EXPERTS * N, .k = K, .panels = rows, .layout = WEIGHT_ROWS};
+            rows[i * row + k] = t == DTYPE_F16 ? f32_to_f16(noise(17, i * K + k))
+                                               : f32_to_bf16(noise(17, i * K + k));
+    struct weight w = {.dtype = t, .n = EXPERTS * N, .k = K, .panels = rows, .layout = WEIGHT_ROWS};
     float *got = take(pairs * N * 4), *own = take(N * 4);
     struct expert_matmul_args a = {
         .matmul = {.x = b.x,
@@ -156,7 +158,7 @@ static void rows_stand_alone(void **state)
                 .x = simt_of(b.x + b.route.pairs[i] / USED * (K + 3), K * 4),
                 .m = 1,
                 .x_stride = K,
-                .parts = {{.w = {.dtype = DTYPE_BF16,
+                .parts = {{.w = {.dtype = t,
                                  .n = N,
                                  .k = K,
                                  .panels = simt_of(rows + e * N * row, N * row * 2),
@@ -174,6 +176,13 @@ static void rows_stand_alone(void **state)
     free(got);
     free(own);
     bed_close(&b);
+}
+
+static void rows_stand_alone(void **state)
+{
+    (void)state;
+    rows_case(75);
+    rows_case(80);
 }
 
 static void sums_are_the_cpus(void **state)
