@@ -20,7 +20,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CALL_S, MORE = 570, 75
 FACTS = """nvidia-smi -q; lscpu; free -m; df -h . /tmp; ulimit -l; cat /sys/kernel/mm/transparent_hugepage/enabled
-find / -name 'libcublasLt.so*' 2>/dev/null; which ncu nsys compute-sanitizer"""
+timeout 12 find / -name 'libcublasLt.so*' 2>/dev/null; which ncu nsys compute-sanitizer; true"""
 CHECK, BENCH = "python3 tests/gpu/check_gpu.py", "python3 bench/gpu.py"
 # What Nsight Compute looks at: kernel, op of `bench ops`, model.
 PROFILED = (("forced_split<1>", "forced_split", "attend_forced", "opt-6.7b"), ("forced_split<4>", "forced_split", "attend_forced", "llama-8b"),
