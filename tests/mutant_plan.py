@@ -303,7 +303,7 @@ fault("matmuls are all there is", "engine/app/explain_help.c",
 fault("what would help is searched whatever bounds the job", "engine/app/explain_help.c",
       "r->time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->time.job_s < 0)\n        return 0;",
       "explain_test.py --only cheap")
-fault("attention elsewhere is planned as it is", "engine/app/variant.c", "        s->with.attn = v->attn;\n", "", HELPS)
+fault("attention elsewhere is planned as it is", "engine/app/variant.c", "        with.attn = v->attn;\n", "", HELPS)
 fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST   1e7", "#define WORK_MOST   1e6",
       "explain_test.py --only by_hand")
 fault("flags of --policies are said to do nothing", "engine/app/advice.c", "EVICT_FULL && !c->compares_policies)", "EVICT_FULL)",
@@ -318,9 +318,6 @@ fault("what brings nothing has a row", "engine/python/sluice/whatif.py", "or (ro
 fault("a sweep goes through its last flag only", "engine/python/sluice/whatif.py", "itertools.product(*swept.values())", "zip(*swept.values())",
       f"{PYTHON} sweeps")
 fault("int8 costs over weights that stay bf16", "engine/app/explain.c", "        v.compute = COMPUTE_BF16;\n", "        ;\n", f"{PYTHON} allows")
-fault("a variant stays", "engine/app/variant.c", "    r->evict = s->evict;\n", "", f"{PYTHON} advice")
-fault("a variant's weights stay", "engine/app/variant.c", "    r->opened.model = s->model;\n",
-      "    s->model.layers != r->opened.model.layers ? (void)0 : (void)(r->opened.model = s->model);\n", HELPS)
 fault("slots of a variant are the run's", "engine/app/variant.c",
       "    return command_plan_work(r);\n", "    return OK;\n", HELPS)
 fault("KV formats are attended over alike", "engine/app/run_plan.c",

@@ -26,101 +26,6 @@ double variant_rate(const struct variant_plan *v)
     return v->time.job_s > 0 ? (double)v->output_tokens / v->time.job_s : 0;
 }
 
-/* What planning changes of a run. */
-struct saved {
-    const struct config *config;
-    struct config with; // the variant's flags, where they are others
-    struct model model;
-    struct machine machine;
-    int pace_setup;
-    struct ops ops;
-    struct evict evict;
-    enum kv_format kv_format;
-    struct budget budget;
-    struct job *job;
-    struct work work;
-    struct plan_costs costs;
-    struct weights_info *weights;
-    struct plan_wish wish;
-    void *search;
-    int64_t search_bytes, watch_at;
-    struct plan plan;
-    struct layout layout;
-    struct plan_bytes bytes;
-    struct plan_time time;
-    size_t fingerprint; // its length
-    enum plan_told plan_told;
-    int hidden_moves, keep_rows, weights_assumed;
-    enum log_level level;
-};
-
-static void save(const struct run *r, struct saved *s)
-{
-    *s = (struct saved){.config = r->config,
-                        .model = r->opened.model,
-                        .machine = r->machine,
-                        .pace_setup = r->pace.setup,
-                        .ops = r->ops,
-                        .evict = r->evict,
-                        .kv_format = r->kv_format,
-                        .budget = r->budget,
-                        .job = r->job,
-                        .work = r->work,
-                        .costs = r->costs,
-                        .weights = r->weights,
-                        .wish = r->wish,
-                        .search = r->search,
-                        .search_bytes = r->search_bytes,
-                        .watch_at = r->watch_at,
-                        .plan = r->plan,
-                        .layout = r->layout,
-                        .bytes = r->bytes,
-                        .time = r->time,
-                        .fingerprint = strlen(r->fingerprint),
-                        .hidden_moves = r->hidden_moves,
-                        .plan_told = r->plan_told,
-                        .keep_rows = r->keep_rows,
-                        .weights_assumed = r->weights_assumed,
-                        .level = log_level_max};
-}
-
-/* Takes down what the variant had of its own. */
-static enum err restore(struct run *r, const struct saved *s)
-{
-    enum err closed = r->job != s->job ? job_close(r->job) : OK;
-    if (r->opened.model.layers != s->model.layers)
-        free(r->opened.model.layers);
-    free(r->weights);
-    free(r->search);
-    r->config = s->config;
-    r->opened.model = s->model;
-    r->machine = s->machine;
-    r->pace.setup = s->pace_setup;
-    r->ops = s->ops;
-    r->evict = s->evict;
-    r->kv_format = s->kv_format;
-    r->budget = s->budget;
-    r->job = s->job;
-    r->work = s->work;
-    r->costs = s->costs;
-    r->weights = s->weights;
-    r->wish = s->wish;
-    r->search = s->search;
-    r->search_bytes = s->search_bytes;
-    r->watch_at = s->watch_at;
-    r->plan = s->plan;
-    r->layout = s->layout;
-    r->bytes = s->bytes;
-    r->time = s->time;
-    r->fingerprint[s->fingerprint] = 0;
-    r->hidden_moves = s->hidden_moves;
-    r->plan_told = s->plan_told;
-    r->keep_rows = s->keep_rows;
-    r->weights_assumed = s->weights_assumed;
-    log_level_max = s->level;
-    return closed;
-}
-
 /* Slots that rows hold are of the job, which is looked at again under another policy. */
 static enum err change_evict(struct run *r, const struct evict *evict)
 {
@@ -204,35 +109,59 @@ static enum err change(struct run *r, const struct variant *v)
     return OK;
 }
 
-enum err variant_plan(struct run *r, const struct variant *v, struct variant_plan *out)
+/* A run that plans as r does and shares what r has open: model, threads, device. */
+static struct run *decide_anew(const struct run *r)
 {
-    struct saved *s = malloc(sizeof *s);
-    if (!s)
-        return fail(ERR_FIT, "memory: the plan of a variant");
-    save(r, s);
-    if (v->attn) {
-        s->with = *r->config;
-        s->with.attn = v->attn;
-        r->config = &s->with;
-    }
+    struct run *w = malloc(sizeof *w);
+    if (!w)
+        return NULL;
+    CHECK(!r->engine_opened);
+    *w = *r;
+    w->costs.pace = r->costs.pace ? &w->pace : NULL;
+    w->weights = NULL;
+    w->search = NULL;
+    w->search_bytes = 0;
+    w->ranking = NULL;
+    w->plan_told = PLAN_BY_COMMAND;
+    w->keep_rows = 1;
+    return w;
+}
+
+/* Takes down what the variant had of its own. */
+static enum err drop(struct run *w, const struct run *r)
+{
+    enum err closed = w->job != r->job ? job_close(w->job) : OK;
+    if (w->opened.model.layers != r->opened.model.layers)
+        free(w->opened.model.layers);
+    free(w->weights);
+    free(w->search);
+    free(w);
+    return closed;
+}
+
+enum err variant_plan(const struct run *r, const struct variant *v, struct variant_plan *out)
+{
+    const enum log_level level = log_level_max;
+    struct config with = *r->config;
+    struct run *w = decide_anew(r);
+    if (!w)
+        return fail(ERR_FIT, "no memory for the plan of a variant");
+    if (v->attn)
+        with.attn = v->attn;
+    w->config = &with;
     log_level_max = LOG_ERROR;
-    r->weights = NULL;
-    r->search = NULL;
-    r->search_bytes = 0;
-    r->plan_told = PLAN_BY_COMMAND;
-    r->keep_rows = 1;
-    enum err err = change(r, v);
+    enum err err = change(w, v);
     if (err == OK)
-        err = run_choose(r);
+        err = run_choose(w);
     if (err == OK)
-        *out = (struct variant_plan){.plan = r->plan,
-                                     .bytes = r->bytes,
-                                     .time = r->time,
-                                     .output_tokens = r->work.output_tokens};
+        *out = (struct variant_plan){.plan = w->plan,
+                                     .bytes = w->bytes,
+                                     .time = w->time,
+                                     .output_tokens = w->work.output_tokens};
+    log_level_max = level;
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());
-    enum err closed = restore(r, s);
-    free(s);
+    enum err closed = drop(w, r);
     return err != OK ? fail(err, "%s", why) : closed;
 }
 

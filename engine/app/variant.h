@@ -34,10 +34,9 @@ struct variant_plan {
 /* Output tokens a second of a timed plan; 0: it takes no time. */
 double variant_rate(const struct variant_plan *v);
 
-/* Plans r's job as `v` says, without a line on stderr. r is planned (run_plan), and afterwards as
- * it was. ERR_FIT: it does not fit; ERR_USAGE: the flags that were given forbid it; err_text() says
- * why. */
-enum err variant_plan(struct run *r, const struct variant *v, struct variant_plan *out);
+/* Plans r's job as `v` says, without a line on stderr. r is planned (run_plan) and not changed.
+ * ERR_FIT: it does not fit; ERR_USAGE: the flags that were given forbid it; err_text() says why. */
+enum err variant_plan(const struct run *r, const struct variant *v, struct variant_plan *out);
 
 /* The flags that make it: "--weights q8 --kv-policy h2o --kv-budget 0.2". Budgets and machines have
  * none here. */
