@@ -117,7 +117,7 @@ class Bench:
         """A run to its end; .data are OUT's bytes. It has to end with `code`."""
         source, out = self.place.rows("in.jsonl", rows), out or self.out("out")
         device = [] if "--device" in flags else ["--device", device or self.a.device]
-        done = self.place.sluice(command, "-m", model, "-i", source, "-o", out, "--progress", "none", "--summary",
+        done = self.place.sluice(command, "-m", model, "-i", source, "-o", out, "--progress", "none", "-v", "--summary",
                                  self.place.at("summary.json"), *device, *flags, limit_s=self.left())
         done.data = trial.read(out)
         if done.code == code == 0:
@@ -131,7 +131,7 @@ class Bench:
         """The run was where it was asked to be: a CPU that steps in would prove nothing."""
         s, wanted = self.summary(), device[1] if device else flags[flags.index("--device") + 1]
         need((s["device"] == "cpu") == (wanted == "cpu"), f"--device {wanted} ran on {s['device']}")
-        frozen = re.search(r"freeze: .*--attn (\w+)", err)
+        frozen = re.search(r"to repeat this plan: .*--attn (\w+)", err)
         need("--attn" not in flags or frozen and frozen[1] == flags[flags.index("--attn") + 1],
              f"--attn is not what was asked for: {err[-300:]}")
         need((s["peak_bytes"]["device"] > 0) == (wanted != "cpu"), f"{s['peak_bytes']} on {s['device']}")
