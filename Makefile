@@ -255,7 +255,7 @@ $(CLOCK_BIN): $(BUILD)/bench/gpu/clock_wrap.o $(OBJ) | $(CLOCK_SO)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -rdynamic $(CLOCK_WRAPS:%=-Wl,--wrap=%) -o $@ $^ $(LDLIBS)
 
-tools: $(TOOLS) $(SHIMS) $(FAULT_BIN) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN)
+tools: $(TOOLS) $(SHIMS) $(FAULT_BIN) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN) $(if $(SAN),,$(LIB_SO))
 # ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)
@@ -501,9 +501,9 @@ install: all
 uninstall:
 	$(Q)PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' .ci/install.sh uninstall
 
-## wheel: packs the Python package and the program into build/wheel, for any Python 3.10 or later
+## wheel: packs the Python package, the program and libsluice into build/wheel, for any Python 3.10 or later
 wheel: all
-	$(Q)python3 engine/python/wheel.py build/wheel ./$(BIN) $(CUDA_SO)
+	$(Q)python3 engine/python/wheel.py build/wheel ./$(BIN) $(LIB_SO) $(CUDA_SO)
 
 ## dist: packs the committed sources into build/sluice-VERSION.tar.gz, the commit written in
 dist:

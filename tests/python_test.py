@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """The Python package: python_test.py [SLUICE] [--only PART]
 
-Rows of `whatif` are held against `plan` with the same flags. A model with pseudo-random weights and a machine that is a file.
+Rows of `whatif` are held against `plan` with the same flags; what models generate and score against `run` and `score`. A model with
+pseudo-random weights, a tiny one with a tokenizer, and a machine that is a file.
 """
 import json
 import math
 import os
+import resource
 import re
+import signal
 import subprocess
 import sys
+import threading
 
 from matplotlib.figure import Figure
 
@@ -17,7 +21,12 @@ from trial import from_full, pick
 
 TREE = os.path.dirname(trial.HERE)
 sys.path.insert(0, os.path.join(TREE, "engine", "python"))
-from sluice import Error, whatif
+from sluice import Error, Model, run, whatif
+
+sys.path.insert(0, os.path.join(trial.HERE, "goldens"))
+import tiny
+
+RAM = {"mem_ram": "96M", "threads": 1}
 
 JOB = {"prompt_len": 400, "gen_len": 32, "num_prompts": 24}
 RATES = {"nvme_read": "3e8", "nvme_write": "2e8", "ram_read": "2e10", "matmul_flops": "1e12", "step_s": "1e-5", "threads": "2", "ram": "52428800",
@@ -26,7 +35,8 @@ RATES = {"nvme_read": "3e8", "nvme_write": "2e8", "ram_read": "2e10", "matmul_fl
 
 def bed(place):
     """The flags of a job on a machine that is a file; the package's program and cache are those of the test."""
-    os.environ.update({k: v for k, v in place.env.items() if k.startswith("SLUICE_")}, SLUICE_PROGRAM=place.binary)
+    os.environ.update({k: v for k, v in place.env.items() if k.startswith("SLUICE_")}, SLUICE_PROGRAM=place.binary,
+                      SLUICE_LIBRARY=os.path.join(TREE, "build", "libsluice.so.0"))
     return {**JOB, "machine": place.write("here.cfg", "".join(f"{k} = {v}\n" for k, v in RATES.items()).encode())}
 
 
@@ -114,19 +124,152 @@ def allows(tally, place, _):
 def errors(tally, place, _):
     """An exception has the exit code, the sentence and the hint."""
     job = bed(place)
-    for call, code, words_ in ((lambda: whatif.plan(place.model, **job, mem_ram="1M"), 4, "the budget is 1.0"),
+    for call, code, sentence in ((lambda: whatif.plan(place.model, **job, mem_ram="1M"), 4, "the budget is 1.0"),
                                (lambda: whatif.allow(place.model, ["q8"], **{**job, "mem_ram": "1M"}), 4, "the budget is 1.0"),
                                (lambda: whatif.allow(place.model, ["q5"], **job), 2, "'q5'"),
                                (lambda: whatif.sweep(place.model, **job, wings=[1, 2]), 2, "unknown flag"),
                                (lambda: whatif.sweep(place.at("none.cfg"), **job), 5, "none.cfg")):
-        try:
-            tally.check(False, f"no error: {call()}")
-        except Error as e:
-            tally.check(e.code == code and words_ in e.sentence and str(e) == e.sentence, f"{e.code}: {e.sentence!r}, want {code} and {words_!r}")
+        refused(tally, call, code, sentence)
     try:
         whatif.plan(place.model, **job, mem_ram="1M")
     except Error as e:
         tally.check(e.hint.startswith("--mem-ram ") and e.hint in e.sentence, f"hint: {e.hint!r} of {e.sentence!r}")
+
+
+def chatty(place):
+    """A tiny model that has a tokenizer."""
+    bed(place)
+    path = place.at("model")
+    tiny.write_hf(path, "llama-gqa", "f32")
+    tiny.write_tokenizer(path, "tokenizer.json", 1000)
+    return path
+
+
+def asked(n):
+    return [{"prompt": " ".join(tiny.WORDS[(i + k) % len(tiny.WORDS)] for k in range(3 + i % 5)), "max_tokens": 2 + i % 7, "seed": i, "logprobs": True}
+            for i in range(n)]
+
+
+def rows_of(place, tally, command, model, rows):
+    """What the program answers, in the order of the rows."""
+    out = place.fresh()
+    place.expect(tally, command, 0, command, "-q", "-m", model, "-i", place.rows("asked.jsonl", rows), "-o", out, *words(RAM))
+    return [json.loads(line) for line in trial.read(out).splitlines()]
+
+
+def generates(tally, place, _):
+    """Each row is that of `sluice run`, in any order; a prompt has four forms; a row that fails is one row."""
+    path, rows = chatty(place), asked(20)
+    want = rows_of(place, tally, "run", path, rows)
+    with Model(path, **RAM) as model:
+        found = list(model.generate(rows))
+        tally.check(sorted(r.index for r in found) == list(range(20)), f"each row once: {[r.index for r in found]}")
+        for r in found:
+            w = want[r.index]
+            tally.check((r.text, list(r.token_ids), r.finish_reason, r.n_prompt, r.error) ==
+                        (w["text"], w["token_ids"], w["finish_reason"], w["usage"]["prompt_tokens"], None), f"row {r.index}: {r}, run says {w}")
+            tally.check(len(r.logprobs) == len(r.token_ids) and str(r.logprobs.dtype) == "float32", f"row {r.index}: {r.logprobs!r}")
+        ids = json.loads(place.sluice("tokenize", "-m", path, stdin=json.dumps({"text": rows[0]["prompt"]}) + "\n").out)["ids"]
+        same_prompt = [rows[0]["prompt"], ids, {"prompt": rows[0]["prompt"]}]
+        texts = [r.text for r in model.generate(same_prompt, max_tokens=5, temperature=0)]
+        tally.check(len(texts) == 3 and len(set(texts)) == 1, f"text, ids and a row are one prompt: {texts}")
+        bad = {r.index: r for r in model.generate(["a", {"prompt": "a", "max_tokens": -1}, "b"], max_tokens=2)}
+        tally.check([bad[i].error is None for i in range(3)] == [True, False, True] and "max_tokens" in bad[1].error.sentence, f"a bad row: {bad}")
+        first = next(iter(model.generate(asked(300))))
+        tally.check(not first.error and [r.error for r in model.generate(rows[:2])] == [None, None], "a loop that is left stops; the model goes on")
+        plan = model.plan(num_prompts=10, prompt_len=16, gen_len=8)
+        tally.check(plan["work"]["rows"] == 10 and plan["predicted"]["job_s"] > 0, f"plan: {plan}")
+        left = model.generate(rows)
+        next(left)
+        refused(tally, lambda: model.score("a", "b"), 2, "busy")
+    refused(tally, lambda: list(left), 75, "closed")
+    refused(tally, lambda: list(model.generate(rows)), 2, "closed")
+    refused(tally, lambda: Model(place.at("none"), **RAM), 5, "none")
+    refused(tally, lambda: Model(path, wings=2), 2, "wings")
+    refused(tally, lambda: Model(path, mem_ram="1M").plan(prompt_len=8), 4, "--mem-ram")
+
+
+def refused(tally, call, code, sentence):
+    try:
+        tally.check(False, f"no error: {call()}")
+    except Error as e:
+        tally.check(e.code == code and sentence in e.sentence, f"{e.code}: {e.sentence!r}, want {code} and {sentence!r}")
+
+
+def scores(tally, place, _):
+    """Sums are those of `sluice score`, of texts and of ids; a failed row raises where one row was asked for."""
+    path = chatty(place)
+    pairs = [(tiny.WORDS[i], " " + tiny.WORDS[i + 1]) for i in range(6)]
+    want = rows_of(place, tally, "score", path, [{"context": a, "continuation": b} for a, b in pairs])
+    with Model(path, **RAM) as model:
+        for r in model.scores(pairs):
+            w = want[r.index]
+            tally.check(math.isclose(r.logprob, w["logprob"], rel_tol=1e-5) and math.isclose(float(r.logprobs.sum()), r.logprob, rel_tol=1e-5)
+                        and r.is_greedy == w["is_greedy"], f"{pairs[r.index]}: {r}, score says {w}")
+        one = model.score([5, 6, 7], [8, 9])
+        tally.check(one.token_ids == (8, 9) and len(one.logprobs) == 2, f"ids: {one}")
+        refused(tally, lambda: model.score([5], [10 ** 6]), 3, "")
+
+
+def threads(tally, place, _):
+    """Two models in two threads answer as one alone does."""
+    path, rows, found = chatty(place), asked(12), [None, None]
+    want = {i: r["text"] for i, r in enumerate(rows_of(place, tally, "run", path, rows))}
+
+    def work(i):
+        with Model(path, **RAM) as model:
+            found[i] = [{r.index: r.text for r in model.generate(rows)} for _ in range(2)]
+
+    both = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for t in both:
+        t.start()
+    for t in both:
+        t.join()
+    tally.check(found == [[want, want]] * 2, f"two models: {found}")
+
+
+def jobs(tally, place, _):
+    """A job on files: the bytes of `sluice run`, a summary, progress; a bad row; Ctrl-C, and the same call goes on."""
+    path = chatty(place)
+    source, out = place.rows("in.jsonl", [*asked(40), {"prompt": 5}]), place.fresh()
+    job = run(path, source, out, **RAM)
+    place.expect(tally, "run", 3, "run", "-q", "-m", path, "-i", source, "-o", place.at("want"), *words(RAM))
+    tally.check(trial.read(out) == trial.read(place.at("want")), "OUT is that of the program")
+    tally.check(job.summary["rows"]["ok"] == 40 and job.summary["rows"]["failed"] == 1 and job.output == out, f"summary: {job.summary['rows']}")
+    tally.check(run(path, source, out, **RAM).summary == {}, "the same call again finds OUT")
+    refused(tally, lambda: run(path, source, out, **RAM, kv_format="q8"), 8, "")
+    # Ctrl-C in a process of its own, once rows are there.
+    many, out = place.rows("many.jsonl", [{"prompt": "a", "max_tokens": 200, "ignore_eos": True} for _ in range(400)]), place.fresh()
+    script = f"import sluice\nsluice.run({path!r}, {many!r}, {out!r}, **{RAM!r}, progress=lambda p: print(p['output_tokens'], flush=True))"
+    env = {**os.environ, "PYTHONPATH": os.path.join(TREE, "engine", "python")}
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    told = child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=120)
+    tally.check(told and child.returncode != 0 and "KeyboardInterrupt" in err and not os.path.exists(out), f"Ctrl-C: {child.returncode} {told!r} {err[-300:]!r}")
+    job = run(path, many, out, **RAM)
+    tally.check(job.summary["rows"]["ok"] == 400 and len(trial.read(out).splitlines()) == 400, f"resumed: {job.summary['rows']}")
+
+
+@from_full
+def streams(tally, place, _):
+    """10,000 rows: memory stays flat while they go by."""
+    with Model(chatty(place), **RAM) as model:
+        peaks, n = [], 0
+        for r in model.generate(({"prompt": "a b", "max_tokens": 1} for _ in range(10000))):
+            n += not r.error
+            if n in (2000, 10000):
+                peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        tally.check(n == 10000 and peaks[1] - peaks[0] < 8 << 10, f"{n} rows, KiB at their peak {peaks}")
+
+
+def example(tally, place, _):
+    """The example of the package runs, twice."""
+    path = chatty(place)
+    for said in ("100 rows in", "was there already"):
+        done = subprocess.run([sys.executable, os.path.join(TREE, "engine/python/example.py"), path, place.folder], capture_output=True, text=True,
+                              env={**os.environ, "PYTHONPATH": os.path.join(TREE, "engine", "python")})
+        tally.check(done.returncode == 0 and said in done.stdout and "tokens/s" in done.stdout, f"{done.stdout[-300:]} {done.stderr[-500:]}")
 
 
 def figures(tally, place, _):
@@ -163,7 +306,8 @@ def figures(tally, place, _):
 def wheel(tally, place, _):
     """Installed beside no compiler: the command, and a sweep that uses the program of the wheel."""
     job = bed(place)
-    made = subprocess.run([sys.executable, os.path.join(TREE, "engine/python/wheel.py"), place.at("made"), place.binary], capture_output=True, text=True)
+    made = subprocess.run([sys.executable, os.path.join(TREE, "engine/python/wheel.py"), place.at("made"), place.binary,
+                           os.environ["SLUICE_LIBRARY"]], capture_output=True, text=True)
     if not tally.check(made.returncode == 0, f"wheel.py: {made.stderr[-500:]}"):
         return
     path = made.stdout.strip()
@@ -174,13 +318,14 @@ def wheel(tally, place, _):
     if installed.returncode == 0:
         installed = subprocess.run([venv + "/bin/pip", "install", "--no-index", "--disable-pip-version-check", path], capture_output=True, text=True, env=bare)
     tally.check(installed.returncode == 0, f"installed: {installed.stdout[-300:]} {installed.stderr[-300:]}")
-    script = f"from sluice import whatif; print(*[r['job_s'] for r in whatif.sweep({place.model!r}, batch=[4, 8], **{job!r})])"
+    script = (f"from sluice import Model, whatif; print(*[r['job_s'] for r in whatif.sweep({place.model!r}, batch=[4, 8], **{job!r})], "
+              f"len(next(Model({place.model!r}, **{RAM!r}).generate([[1, 2, 3]], max_tokens=2)).token_ids))")
     done = subprocess.run([venv + "/bin/python", "-c", script], capture_output=True, text=True, env=bare, cwd=place.folder)
-    want = [str(r["job_s"]) for r in whatif.sweep(place.model, batch=[4, 8], **job)]
-    tally.check(done.stdout.split() == want, f"a sweep: {done.stdout!r}, want {want}: {done.stderr[-500:]}")
+    want = [str(r["job_s"]) for r in whatif.sweep(place.model, batch=[4, 8], **job)] + ["2"]
+    tally.check(done.stdout.split() == want, f"a sweep, two tokens: {done.stdout!r}, want {want}: {done.stderr[-500:]}")
     done = subprocess.run(["sluice", "--version"], capture_output=True, text=True, env=bare, cwd=place.folder)
     tally.check(done.stdout == place.sluice("--version").out, f"the command: {done.stdout!r} {done.stderr!r}")
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (sweeps, advice, allows, errors, figures, wheel)))
+    sys.exit(trial.run_parts(__doc__, (sweeps, advice, allows, errors, generates, scores, threads, jobs, streams, example, figures, wheel)))

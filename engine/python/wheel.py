@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Packs the Python package and the program into one wheel: wheel.py FOLDER PROGRAM [FILE...]
+"""Packs the Python package, the program and libsluice into one wheel: wheel.py FOLDER PROGRAM [FILE...]
 
 The wheel is for any Python 3.10 or later, because nothing in the package is compiled against Python. auditwheel (from PyPI, into
 build/wheel-tools) puts the shared libraries that the program needs into the wheel and names the oldest glibc that will do. Where PyPI

@@ -28,7 +28,7 @@ OPTIONS = {"q8": {"weights": "q8"}, "q4": {"weights": "q4"}, "int8": {"compute":
            "kv-q4": {"kv_format": "q4"}, "mixed": {"kv_format": "mixed"}}
 
 
-def plan(model: str, *, advice: bool = False, **flags: object) -> dict[str, Any]:
+def plan(model: str, *, advice: bool = False, **flags: Any) -> dict[str, Any]:
     """What `sluice plan --json` says. advice: also other plans and what would make the job faster, which takes several times as
     long. Error: no plan fits (code 4), or a flag is wrong."""
     return json.loads(call("plan", {"model": model, **flags, "json": True, "quiet": True, "no_advice": not advice}))
@@ -39,7 +39,7 @@ def _quality(found: list[dict[str, Any]]) -> str:
     return ", ".join(q["what"] + (" not measured" if q["more_perplexity"] is None else f" +{100 * q['more_perplexity']:.1f} %") for q in found)
 
 
-def _row(model: str, flags: dict[str, object]) -> dict[str, Any]:
+def _row(model: str, flags: dict[str, Any]) -> dict[str, Any]:
     """The figures of one plan; where no plan fits, `why` says why, and the figures are None."""
     try:
         found, why = plan(model, **flags), ""
@@ -59,7 +59,7 @@ def _row(model: str, flags: dict[str, object]) -> dict[str, Any]:
     return {**figures, "why": why}
 
 
-def sweep(model: str, **flags: object) -> list[dict[str, Any]]:
+def sweep(model: str, **flags: Any) -> list[dict[str, Any]]:
     """A row for each plan: flags whose value is a list or a range go through all their values, in every combination. A row has
     these flags as they were given and the figures of the plan; a plan that does not fit has no figures, and `why`. Name budgets, or a
     machine file, to compare plans: else each plan has what is free on this machine at its time."""
@@ -73,40 +73,40 @@ def sweep(model: str, **flags: object) -> list[dict[str, Any]]:
 
 # ---- lossy options --------------------------------------------------------------------------------
 
-def _option(word: str) -> tuple[str, dict[str, object]]:
+def _option(word: str) -> tuple[str, dict[str, Any]]:
     """What an option changes, and its flags: "h2o=0.2" is kv_policy, kv_policy=h2o and kv_budget=0.2."""
     policy, equals, budget = word.partition("=")
     if not equals and word not in OPTIONS:
         raise Error(2, f"allow: invalid option {word!r} ({', '.join(OPTIONS)} or POLICY=BUDGET, h2o=0.2)")
-    found: dict[str, object] = {"kv_policy": policy, "kv_budget": budget} if equals else dict(OPTIONS[word])
+    found: dict[str, Any] = {"kv_policy": policy, "kv_budget": budget} if equals else dict(OPTIONS[word])
     return next(iter(found)), found
 
 
-def allow(model: str, options: Iterable[str], **flags: object) -> list[dict[str, Any]]:
+def allow(model: str, options: Iterable[str], **flags: Any) -> list[dict[str, Any]]:
     """The plan as asked, then the job under lossy options, the fastest first: each option alone, and combinations that are at least
     2 % faster than their parts. `times` is the speed-up; `more_perplexity` is what the changes were measured to cost, by
     `bench frontier` on this model, else on the model and text of `measured_on`. `int8` is another speed over q8 and q4 weights only; weights in another format are packed at
     their first use."""
-    kinds: dict[str, list[tuple[str, dict[str, object]]]] = {}
+    kinds: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for word in dict.fromkeys(options):
-        kind, found = _option(word)
-        kinds.setdefault(kind, []).append((word, found))
+        kind, changed = _option(word)
+        kinds.setdefault(kind, []).append((word, changed))
     asked = {"options": "", "flags": {}, **_row(model, flags)}
     if asked["why"]:
         raise Error(DOES_NOT_FIT, asked["why"])
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for combined in sorted(itertools.product(*([None, *found] for found in kinds.values())), key=lambda x: sum(map(bool, x))):
+    for combined in sorted(itertools.product(*([None, *some] for some in kinds.values())), key=lambda x: sum(map(bool, x))):
         chosen = [x for x in combined if x]
         names = tuple(word for word, _ in chosen)
         parts = [rows[x] for i in range(len(names)) if (x := names[:i] + names[i + 1:]) in rows]
         if not names or (len(names) > 1 and not parts):
             continue
-        more = {k: v for _, found in chosen for k, v in found.items()}
+        more = {k: v for _, changed in chosen for k, v in changed.items()}
         row = {"options": " + ".join(names), "flags": more, **_row(model, {**flags, **more})}
         if len(names) == 1 or (row["tokens_per_s"] or 0) >= WORTH * max(x["tokens_per_s"] or 0 for x in parts):
             rows[names] = row
-    found = [asked, *sorted(rows.values(), key=lambda x: -(x["tokens_per_s"] or 0))]
-    return [{**x, "times": x["tokens_per_s"] and x["tokens_per_s"] / asked["tokens_per_s"]} for x in found]
+    lines = [asked, *sorted(rows.values(), key=lambda x: -(x["tokens_per_s"] or 0))]
+    return [{**x, "times": x["tokens_per_s"] and x["tokens_per_s"] / asked["tokens_per_s"]} for x in lines]
 
 
 # ---- drawings -------------------------------------------------------------------------------------
