@@ -17,8 +17,7 @@
 
 static struct config config;
 
-/* Parses a line of words as `command` would get them; words lie one after the other, as argv's do.
- */
+/* Parses a line of words as `command` would get them. */
 static enum err parse(enum config_command command, const char *line)
 {
     static char text[4][512]; // the config borrows them
@@ -28,6 +27,7 @@ static enum err parse(enum config_command command, const char *line)
     snprintf(copy, sizeof text[0], "%s", line);
     for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
         argv[argc++] = w;
+    config_free(&config);
     return config_parse(&config, command, argc, argv);
 }
 

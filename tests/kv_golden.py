@@ -26,7 +26,7 @@ from patched import PatchFailed, patched
 from trial import pick
 
 PATCHED = "engine/line/layer_decode.c"
-ANCHOR = "    attend_forced(w, t, cuts, b, layer, scale);\n"
+ANCHOR = "    attend_forced(w, t, cuts, b, &at);\n"
 CALL = "    golden_write(w, t, cuts, b, layer);\n"
 BEFORE = "static void attend_tile(struct layer_work *w,"
 CODE = """#include <stdio.h>

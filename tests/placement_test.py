@@ -87,7 +87,7 @@ POLICIES = {
     "scissorhands, layer scope, mixed": ["--kv-policy", "scissorhands", "--kv-budget", "0.4", "--kv-scope", "layer",
                                          "--kv-format", "mixed"],
     "qhitter, mixed": ["--kv-policy", "qhitter", "--kv-budget", "96", "--kv-format", "mixed"],
-    "h2o-hf, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "24", "--kv-recent", "8", "--kv-format", "mixed"],
+    "h2o-hf, mixed": ["--kv-policy", "h2o-hf", "--kv-budget", "48", "--kv-recent", "8", "--kv-format", "mixed"],
     "h2o, f32": ["--kv-policy", "h2o", "--kv-budget", "0.5", "--compute", "f32", "--kv-format", "f32"],
 }
 # Level check: each number format, each scope, and each kind of state that a slot may have.

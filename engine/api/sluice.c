@@ -59,6 +59,7 @@ static enum err end_job(struct sluice *s, enum err err)
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
     enum err closed = run_again(&s->run);
+    s->run.keeps_rates = s->run.costs.pace != NULL; // its flags are those of every later job
     s->run.config = &s->config;
     if (err != OK && err != ERR_ROWS)
         return fail(err, "%s", text);

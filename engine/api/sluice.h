@@ -69,7 +69,7 @@ SLUICE_API void sluice_stop(struct sluice *s);
 
 /* A JSON object as in a line of the input of `sluice run` (prompt, messages or prompt_token_ids,
  * and fields such as max_tokens, temperature, logprobs) or of `sluice score` (context and
- * continuation, or prompt_token_ids and continuation_token_ids). */
+ * continuation, or context_ids and continuation_ids). */
 struct sluice_request {
     const char *json;
 };

@@ -81,6 +81,7 @@ struct run {
     struct layout layout;
     struct plan_bytes bytes;
     struct plan_time time;
+    int keeps_rates; // 1: rates of an earlier job of this run hold for all that follow
     int elsewhere; // 1: `plan`: what --machine says of threads and capacities holds, not this box
     int64_t n_left_out; // rows whose prompts run_plan found too long
     int hidden_moves;   // 1: hidden states were asked to leave the ops

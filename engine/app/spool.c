@@ -17,6 +17,7 @@
 #include "kernels/base/whole.h"
 
 #define SPOOL_PATH_BYTES 4096
+#define COPY_BYTES       65536
 
 static enum err write_block(int fd, const char *path, const char *data, ssize_t n)
 {
@@ -32,7 +33,7 @@ static enum err write_block(int fd, const char *path, const char *data, ssize_t 
 /* All of standard input into fd. */
 static enum err copy_stdin(const struct config *c, int fd, const char *path, int64_t *n_bytes)
 {
-    static char block[BLOCK_BYTES]; // a small stack has no room for it
+    static char block[COPY_BYTES]; // a small stack has no room for it
     *n_bytes = 0;
     for (;;) {
         ssize_t n = read(STDIN_FILENO, block, sizeof block);
@@ -51,7 +52,7 @@ static enum err copy_stdin(const struct config *c, int fd, const char *path, int
 /* Does the file `fd` begin with all of the file `old`? */
 static int begins_with(int fd, int old)
 {
-    static char a[BLOCK_BYTES], b[BLOCK_BYTES];
+    static char a[COPY_BYTES], b[COPY_BYTES];
     for (off_t at = 0;;) {
         ssize_t n = pread(old, a, sizeof a, at);
         if (n <= 0)
@@ -151,7 +152,7 @@ static enum err stdout_failed(int interrupted, int why)
 /* OUT onto stdout. */
 static enum err copy_out(const struct config *c)
 {
-    static char block[BLOCK_BYTES];
+    static char block[COPY_BYTES];
     const int before = *c->interrupted; // a signal that came too late to stop the job
     int fd = open(out_path, O_RDONLY | WHOLE_OPEN);
     enum err err = fd < 0 ? fail(ERR_IO, "%.512s: %s", out_path, strerror(errno)) : OK;

@@ -16,6 +16,8 @@
 
 #include "kernels/base/thread.h"
 
+#define HEAP_BYTES 16 // that the C library keeps beside each block
+
 int job_live(const struct job *job)
 {
     return job->n_waiting + job->n_live > 0;
@@ -74,9 +76,9 @@ static int64_t request_bytes(const struct request *r)
 {
     int64_t n = (int64_t)r->n_cap * (int64_t)sizeof *r->tokens + r->n_custom_id +
                 r->n_stop_ids * (int64_t)sizeof *r->stop_ids +
-                r->sampling.n_bias * (int64_t)sizeof *r->sampling.bias + 4 * BLOCK_BYTES;
+                r->sampling.n_bias * (int64_t)sizeof *r->sampling.bias + 4 * HEAP_BYTES;
     for (int i = 0; i < r->n_stops; i++)
-        n += r->stops[i].n + (int64_t)sizeof *r->stops + BLOCK_BYTES;
+        n += r->stops[i].n + (int64_t)sizeof *r->stops + HEAP_BYTES;
     return n;
 }
 
@@ -87,7 +89,7 @@ static enum err ready_bad(struct ready *q, struct request *r, const struct row_e
         return fail(ERR_FIT, "no memory for the error of line %lld", (long long)r->line);
     *q->bad = (struct bad_row){.request = *r, .error = *error};
     memset(r, 0, sizeof *r);
-    q->n_bytes = (int64_t)sizeof *q->bad + request_bytes(&q->bad->request) + BLOCK_BYTES;
+    q->n_bytes = (int64_t)sizeof *q->bad + request_bytes(&q->bad->request) + HEAP_BYTES;
     return OK;
 }
 
@@ -117,7 +119,7 @@ static enum err ready_make(struct job *job, struct ready *q)
             err = fail(ERR_FIT, "no memory for line %lu", (unsigned long)job->rows[q->row].line);
         else
             q->n_bytes = (int64_t)sizeof *q->live + request_bytes(&q->live->request) +
-                         q->live->text.cap + BLOCK_BYTES;
+                         q->live->text.cap + HEAP_BYTES;
     } else if (err == ERR_ROW) {
         err = ready_bad(q, &r, &error);
     }

@@ -84,6 +84,7 @@ class _Call:
 
     def __init__(self, model: Model, function: Callable[[_Call], int]) -> None:
         self.model, self.function, self.code, self.left, self.ended = model, function, INTERNAL, False, threading.Event()
+        self.error: BaseException | None = None  # raised in a callback, where Python would only print it
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self) -> None:
@@ -186,9 +187,15 @@ class Model:
             return 1
 
         def work(call: _Call) -> int:
+            def tell(_: object, row: Any) -> int:
+                try:
+                    return put(call, _result(row[0], scored))
+                except BaseException as error:  # pylint: disable=broad-exception-caught
+                    call.error = error
+                    return 1
+
             requests = (lib.Request * len(rows))(*(lib.Request(json.dumps(row).encode()) for row in rows))
-            each = lib.RowFunction(lambda _, row: put(call, _result(row[0], scored)))
-            return function(self._handle, requests, len(rows), each, None)
+            return function(self._handle, requests, len(rows), lib.RowFunction(tell), None)
 
         call = self._start(work)
         try:
@@ -199,6 +206,8 @@ class Model:
                     continue
         finally:
             self._end(call)
+        if call.error:
+            raise call.error
         if call.code not in (OK, SOME_FAILED):
             raise self._failure(call.code) if self._handle else Error(STOPPED, "the model was closed")
 
