@@ -118,11 +118,11 @@ def overlaps(tally, bed, _):
     for flags, budget, scope in ((["--kv-budget", "40"], "40", "head"), (["--kv-budget", "0.5", "--kv-scope", "layer"], "0.5", "layer")):
         found = json.loads(bed.attention(tally, "--policies", ",".join(names), *flags).out)
         state = weights_of(bed.ref, bed.ids[:PREFIX])
-        for layer, (_, summed, keys) in enumerate(state):
+        for layer, (_, summed, _) in enumerate(state):
             kept = {}
             for policy in names:
                 rule = evict_ref.Rule(policy, budget, PREFIX + 1, scope=scope)
-                scores = rule.prompt_scores(summed, keys)
+                scores = rule.prompt_scores(summed)
                 kept[policy] = [set(x) for x in evict_ref.prompt_keep(rule, evict_ref.Trail(), layer, scores, PREFIX)]
             for r in (r for r in found["rows"] if r["layer"] == layer):
                 g = r["head"] // (bed.ref.heads // bed.ref.kv_heads)
