@@ -26,9 +26,6 @@ DISK = {"create": errno.ENOSPC, "write": errno.ENOSPC, "pwrite": errno.ENOSPC, "
 MUST_SAY = {"create", "write", "pwrite", "fsync", "fdatasync", "rename"}
 # What has another way: without it the run goes on.
 HELPS = {"probe", "summary", "scratch folder", "cache folder"}  # without O_TMPFILE a file is made by name
-# Files without a name are KV on its way, PACK.zst, and measurements for later runs, which a run goes on without: only pwrite, which
-# measurements do not use, must be an error of each.
-UNNAMED = "scratch"
 # Who else was refused memory on the way to the call: libhwloc dies of NULL by itself (machine.c asks for its memory in front
 # of it), the loader ends the process with 127. Which of their calls have which number, every machine decides for itself.
 HWLOC, LOADER = "libhwloc", "ld-linux"
@@ -138,7 +135,7 @@ def sweep(tally, a, command, calls):
             continue
         for kind in sorted({k for _, c, k, _ in command.good.log.calls if c == call}):
             count = command.good.log.count(call, kind)
-            must = call in MUST_SAY and kind not in HELPS and (kind != UNNAMED or call == "pwrite")
+            must = call in MUST_SAY and kind not in HELPS
             codes = (9,) if must else (0, 2, 4, 5, 9) if call == "open" else (0, 9)
             for n in some(r, range(1, count + 1), pick(2, 3, 1 << 30)):
                 once(tally, command, f"fail,{call},{n},{DISK[call]},{nth.pattern(kind)}", codes, found)

@@ -311,15 +311,18 @@ static enum err check_disk(const struct maker *w)
     return OK;
 }
 
-/* Past the page cache are both files read from here on. */
+/* Both files are read past the page cache from here on. The kernel reports a failed sync once for a
+ * file, so the second one, in whole_end(), would not show that this one failed. */
 static enum err make_file(struct maker *w)
 {
     TRY(check_disk(w));
     TRY(take_makers(w));
     TRY(make_pieces(w));
     TRY(make_table(w));
-    if (fflush(w->file.f) == 0 && fdatasync(fileno(w->file.f)) == 0)
-        posix_fadvise(fileno(w->file.f), 0, 0, POSIX_FADV_DONTNEED);
+    const int fd = fileno(w->file.f);
+    if (fflush(w->file.f) != 0 || (fdatasync(fd) != 0 && errno != EINVAL))
+        return fail(ERR_IO, "%s: cannot be written: %s", w->file.path, strerror(errno));
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     posix_fadvise(w->pack, 0, 0, POSIX_FADV_DONTNEED);
     return OK;
 }
