@@ -71,25 +71,6 @@ def budget(path):
     return figure
 
 
-def batch(path):
-    """Output tokens/s against the batch, beside the roof of each run."""
-    head, rows = sheet(path)
-    dummy = " (dummy weights)" if rows[0]["dummy_weights"] == "True" else ""
-    figure, (axes,) = canvas("Output tokens/s against the batch", f"{rows[0]['model']}{dummy}; {head['machine']}")
-    axes.loglog()
-    for weights, compute, name, color in (("resident", "bf16", "weights in RAM", GREEN), ("streamed", "bf16", "weights on disk", BLUE),
-                                          ("resident", "int8", "in RAM, int8", PINK), ("streamed", "int8", "on disk, int8", SKY)):
-        mine = [r for r in rows if (r["weights"], r["compute"]) == (weights, compute)]
-        line(axes, mine, "batch", "roof_tok_s", color, None, "--")
-        line(axes, mine, "batch", "tok_s", color, name)
-    axes.plot([], [], "--", color=SOFT, label="what disk, RAM and matmuls allow")
-    log_axis(axes.xaxis, sorted({r["batch"] for r in rows}))
-    log_axis(axes.yaxis, rounds(rows, "tok_s"))
-    axes.set(xlabel="rows of the batch", ylabel="output tokens/s, prompts included")
-    axes.legend(loc="lower right")
-    return figure
-
-
 def evaluate(path):
     """What KV policies cost against the budget: perplexity of the longest windows, and hidden numbers. Of several formats of KV the
     first is drawn."""
@@ -147,4 +128,4 @@ def roofline(path):
     return figure
 
 
-DRAWINGS = {"batch": batch, "budget": budget, "evaluate": evaluate, "roofline": roofline}
+DRAWINGS = {"budget": budget, "evaluate": evaluate, "roofline": roofline}

@@ -110,7 +110,7 @@ static void test_batch(void **state)
     sluice_close(s);
 }
 
-/* One bad row is told, and the others are answered. */
+/* Bad rows get an error each, and the good row gets its answer. */
 static void test_bad_row(void **state)
 {
     (void)state;

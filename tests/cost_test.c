@@ -643,6 +643,19 @@ static int64_t scratch_of(int batch, int attn_cpu)
     return with.device - without.device;
 }
 
+/* One batch of 100 rows; weights, KV and hidden states stay on the device. */
+static struct plan all_on_device(void)
+{
+    return derived((struct plan){.batch = 100,
+                                 .batches = 1,
+                                 .device = 1,
+                                 .window = 1,
+                                 .resident = 20,
+                                 .kv_near = PLAN_ALL,
+                                 .hidden_near = PLAN_ALL,
+                                 .prefill_tokens = 64});
+}
+
 /* A step on a device waits once for each of its ops and tile of tokens, and a token's numbers are
  * read and written between matmuls, whatever these take. Ops of a layer: as many as
  * engine/line/layer_decode.c queues for such a shape. */
@@ -656,14 +669,7 @@ static void test_ops_beside_matmuls(void **state)
                   {POSITION_ROPE, QK_NORM_HEAD, 1, 8, 16},
                   {POSITION_ROPE, QK_NORM_NONE, 0, 0, 10}};
     struct machine m = MACHINE;
-    struct plan p = derived((struct plan){.batch = 100,
-                                          .batches = 1,
-                                          .device = 1,
-                                          .window = 1,
-                                          .resident = 20,
-                                          .kv_near = PLAN_ALL,
-                                          .hidden_near = PLAN_ALL,
-                                          .prefill_tokens = 64});
+    struct plan p = all_on_device();
     const double steps = 16 + 1 + 4, numbers = 4.0 * 768 + 2 * (768 + 256);
     memset(weights.layer_bytes, 0, sizeof weights.layer_bytes);
     m.device_flops.value = m.device_attend_read.value = m.device_attend_flops.value = 1e30;
@@ -695,14 +701,7 @@ static void test_experts_on_a_device(void **state)
 {
     (void)state;
     struct machine m = MACHINE;
-    struct plan p = derived((struct plan){.batch = 100,
-                                          .batches = 1,
-                                          .device = 1,
-                                          .window = 1,
-                                          .resident = 20,
-                                          .kv_near = PLAN_ALL,
-                                          .hidden_near = PLAN_ALL,
-                                          .prefill_tokens = 64});
+    struct plan p = all_on_device();
     const double tokens = (double)(work.prompt_tokens + work.output_tokens - work.n_rows);
     const double dense = (2.0 * 768 + 2 * 256) * 768, mlp = 2.0 * 2048 * 768, read = 2e11;
     const double number = 12.0 * MIB / (dense + 8 * mlp); // bytes

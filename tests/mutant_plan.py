@@ -133,7 +133,7 @@ fault("tiles cost what is stored", "policy/pass.c",
       "+ layers[1] * kv->layer[1];", "+ layers[1] * kv->layer[0];", "rates_test")
 
 fault("the summary's lanes take each other's predicted bytes", "engine/app/report_lanes.c",
-      "[LANE_NVME_WRITE] = 1 + LANE_NVME_WRITE,", "[LANE_NVME_WRITE] = 1 + LANE_NVME_READ,", "report_test")
+      "r->time.bytes[lane]", "r->time.bytes[lane ^ 1]", "report_test")
 fault("reads of NVMe are predicted the seconds of writes", "engine/app/report_lanes.c", "[LANE_NVME_READ] = t->read_s,",
       "[LANE_NVME_READ] = t->write_s,", "report_test")
 fault("writes of NVMe are predicted the seconds of reads", "engine/app/report_lanes.c", "[LANE_NVME_WRITE] = t->write_s,",

@@ -13,7 +13,7 @@
  * int returns a sluice_code, the exit codes of the program, and leaves a sentence in the handle.
  * Several handles may be open in one process, each with memory, threads and rings of its own. One
  * thread at a time uses a handle; sluice_stop() may be called by any thread and by a signal
- * handler. Strings are UTF-8 and end in NUL where no length stands beside them. */
+ * handler. Strings are UTF-8. A string without a length ends in NUL. */
 #ifndef ENGINE_API_SLUICE_H
 #define ENGINE_API_SLUICE_H
 

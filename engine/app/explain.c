@@ -96,13 +96,6 @@ static double tokens_per_s(const struct run *r, double job_s)
     return job_s > 0 ? (double)r->work.output_tokens / job_s : 0;
 }
 
-/* The lanes of a plan, in their order. */
-static int shows(const struct run *r, enum lane lane)
-{
-    int of_device = lane == LANE_H2D || lane == LANE_D2H || lane == LANE_GPU;
-    return lane != LANE_STALL && (r->plan.device || !of_device);
-}
-
 /* Of a mean pass. */
 static double share_of_pass(const struct run *r, enum lane lane)
 {
@@ -121,11 +114,11 @@ void explain_print_lanes(const struct run *r)
     printf("pass     %s s for one token of every row, limited by %s\n",
            words_digits(r->time.pass_s, s), words_resource(r->time.bound));
     printf("  %-22s %9s %9s %12s\n", "", "busy s", "of pass", "GiB of job");
-    for (enum lane lane = 0; lane < N_LANES; lane++) {
+    for (enum lane lane = 0; lane < N_WORK_LANES; lane++) {
         double busy_s = report_lane_predicted(r, lane);
         double n_bytes = report_lane_predicted_bytes(r, lane);
         char bytes[24] = "-";
-        if (!shows(r, lane) || (busy_s <= 0 && n_bytes <= 0))
+        if (!report_lane_shown(r, lane) || (busy_s <= 0 && n_bytes <= 0))
             continue;
         if (n_bytes > 0)
             snprintf(bytes, sizeof bytes, "%.1f", n_bytes / gib);
@@ -255,8 +248,8 @@ static json_t *own_quality(const struct run *r)
 void explain_json(const struct explain *e, const struct run *r, json_t *root)
 {
     json_t *lanes = json_array(), *alternatives = json_array(), *helps = json_array();
-    for (enum lane lane = 0; lane < N_LANES; lane++)
-        if (shows(r, lane))
+    for (enum lane lane = 0; lane < N_WORK_LANES; lane++)
+        if (report_lane_shown(r, lane))
             json_array_append_new(lanes, json_pack("{ss sf sf sf sb}", "name", lane_name(lane),
                                                    "busy_s", report_lane_predicted(r, lane),
                                                    "utilisation", share_of_pass(r, lane), "bytes",

@@ -10,8 +10,8 @@
 #include "kernels/base/base.h"
 #include "kernels/base/pool.h"
 
-/* Zeroed RAM. It starts at a huge page, so that all of it but the end can be huge pages. ERR_FIT
- * when the system refuses. */
+/* Takes zeroed RAM that is aligned to a huge page, so that all but its end can be huge pages.
+ * ERR_FIT when the system refuses. */
 enum err ram_take(int64_t n_bytes, void **p);
 /* Gives it back. Accepts NULL. */
 void ram_give(void *p, int64_t n_bytes);
