@@ -123,12 +123,6 @@ def signals(tally, place, a):
         done = p.end()
         tally.check(p.met and done.code == 75, f"{number.name}: exit {done.code}: {done.err[-200:]!r}")
         job.resumes(tally, number.name, out)
-    wide = place.write("wide.cfg", WIDE.encode())
-    long = Job(tally, place, wide, tokens=(400, 420))
-    out = long.fresh()
-    done = long.start(out, "--batch", "1", "--batches", "1", wrapper=("sh", "-c", 'ulimit -S -t 1; exec "$@"', "sh")).end()
-    tally.check(done.code == 75, f"ulimit -t 1: exit {done.code}: {done.err[-200:]!r}")
-    long.resumes(tally, "ulimit -t 1", out)
     out = job.fresh()
     p = job.under_way(out, lambda p: None, SLUICE_FAULT=f"seed={a.seed},delay=1/3,reorder=1/3")
     for i in range(5):

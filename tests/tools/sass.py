@@ -326,7 +326,7 @@ def main():
     options, archs = sys.argv[1:at], [int(a) for a in sys.argv[at + 1:]]
     check = options[0] == "--check"
     path, command = (None, options[1:]) if check else (options[1], options[2:])
-    command = [x for x in command if x not in ("-MMD", "-MP")]
+    command = [*(x for x in command if x not in ("-MMD", "-MP")), "-lineinfo"]  # loops are found by the functions around them
     disassembler = nvdisasm()
     if not disassembler:
         with open(os.path.join(ROOT, "tests/requirements.txt"), encoding="utf-8") as f:
