@@ -50,10 +50,10 @@ SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -Itests/simt/cudart -include tests/si
              -Wall -Wextra -Wno-unknown-pragmas -Werror $(filter -w,$(WARN)) -MMD -MP
 
 # Files that take the compiler long come first, so that no core waits for the last of them.
-SRC     := $(wildcard kernels/cpu/attend*.c kernels/cpu/[!a]*.c kernels/base/*.c kernels/*.c kernels/ref/*.c policy/*.c offload/*.c engine/*/*.c bench/*.c)
+SRC     := $(wildcard kernels/cpu/attend*.c kernels/cpu/[!a]*.c kernels/base/*.c kernels/*.c kernels/ref/*.c policy/*.c offload/*.c engine/*/*.c engine/model/*/*.c bench/*.c)
 SRC     := $(filter-out engine/api/example.c,$(SRC))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
-LIB_OBJ := $(filter-out $(BUILD)/engine/app/main.o,$(OBJ))
+LIB_OBJ := $(filter-out $(BUILD)/engine/cli/main.o,$(OBJ))
 CU      := $(if $(filter-out 0,$(CUDA)),$(wildcard kernels/cuda/*.cu))
 # The same files for the host, under the shim of tests/simt and its CUDA runtime: no CUDA needed.
 SIMT_CU := $(wildcard kernels/cuda/*.cu tests/simt/*.cu)
@@ -65,7 +65,7 @@ PRELOADS := tests/tools/nth.c
 SIM_SO  := $(BUILD)/tests/sim_device.so
 TOOLS   := $(patsubst %.c,$(BUILD)/%,$(filter-out $(PRELOADS),$(wildcard tests/tools/*.c)))
 SHIMS   := $(PRELOADS:%.c=$(BUILD)/%.so)
-FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/base kernels/ref kernels/cpu offload engine/* bench bench/gpu tests tests/fuzz \
+FORMAT  := $(wildcard $(addsuffix /*.[ch],policy kernels kernels/base kernels/ref kernels/cpu offload engine/* engine/model/* bench bench/gpu tests tests/fuzz \
                                     tests/simt tests/simt/cudart tests/tools tests/gpu)) \
            $(wildcard kernels/cuda/*.cu* tests/simt/*.cu)
 VENV    := build/venv
@@ -107,14 +107,14 @@ $(BUILD)/%.o: %.c
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CFLAGS) -c -o $@ $<
 
-# What `sluice version` calls itself: the commit of this folder, or the one that git archive wrote into engine/app/COMMIT.
+# What `sluice version` calls itself: the commit of this folder, or the one that git archive wrote into engine/api/COMMIT.
 COMMIT   = $(or $(shell if [ -e .git ]; then git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null || cat $(BUILD)/commit; \
-                        else grep -v Format engine/app/COMMIT 2>/dev/null | cut -c1-12; fi),unknown)
+                        else grep -v Format engine/api/COMMIT 2>/dev/null | cut -c1-12; fi),unknown)
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo "$(COMMIT)" | cmp -s - $@ || echo "$(COMMIT)" >$@
-$(BUILD)/engine/app/version.o: CFLAGS += -DSLUICE_COMMIT='"$(shell cat $(BUILD)/commit)"'
-$(BUILD)/engine/app/version.o: $(BUILD)/commit
+$(BUILD)/engine/api/version.o: CFLAGS += -DSLUICE_COMMIT='"$(shell cat $(BUILD)/commit)"'
+$(BUILD)/engine/api/version.o: $(BUILD)/commit
 
 # Other architectures are other objects.
 $(BUILD)/cuda-archs: FORCE
@@ -492,7 +492,7 @@ check-ptx:
 # Installing, and the archive of the sources. .ci/install.sh knows where each file goes.
 PREFIX  ?= /usr/local
 DESTDIR ?=
-VERSION  = $(shell sed -n 's/.*SLUICE_VERSION "\(.*\)"/\1/p' engine/app/version.h)
+VERSION  = $(shell sed -n 's/.*SLUICE_VERSION "\(.*\)"/\1/p' engine/api/version.h)
 
 ## install: installs into PREFIX=/usr/local, under DESTDIR= for a package
 install: all

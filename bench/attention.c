@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "bench/bench.h"
-#include "engine/app/commands.h"
+#include "engine/cli/commands.h"
 
 struct attention {
     struct config config;
@@ -50,12 +50,12 @@ static enum err walk_prompt(struct attention *a, const int32_t *ids, const struc
     struct job_callbacks callbacks = {.finished = drop_scored};
     enum log_level level = log_level_max;
     int64_t n_prompt = a->config.prefix;
-    TRY(command_score_row(&row, 0, "prompt", ids, n_prompt + 1, n_prompt));
+    TRY(rows_score(&row, 0, "prompt", ids, n_prompt + 1, n_prompt));
     r->evict = *evict;
     run_set_kinds(r);
     r->plan_told = PLAN_BY_COMMAND;
     log_level_max = LOG_ERROR;
-    enum err err = command_walk_memory(r, REQUEST_SCORE, &row, 1, &callbacks);
+    enum err err = rows_memory(r, REQUEST_SCORE, &row, 1, &callbacks);
     log_level_max = level;
     TRY(err);
     CHECK(a->look.layer == a->look.n_layers);
@@ -155,7 +155,7 @@ static enum err attention(struct attention *a)
 {
     int64_t n_ids;
     TRY(read_policies(a));
-    TRY(command_begin(&a->run, &a->config));
+    TRY(run_begin(&a->run, &a->config));
     struct run *r = a->run;
     TRY(run_prepare(r, &a->config));
     if (!r->device->api->unified)
@@ -184,7 +184,7 @@ enum err bench_attention(const struct config *c)
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());
     if (a->run) {
-        enum err closed = command_end(a->run, OK);
+        enum err closed = run_end(a->run, OK);
         err = err != OK ? err : closed;
     }
     look_close(&a->look);

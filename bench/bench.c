@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/app/run.h"
-#include "engine/app/version.h"
+#include "engine/api/version.h"
+#include "engine/cli/commands.h"
 #include "kernels/base/whole.h"
 
 #define COMMAND_MAX 4096
@@ -307,12 +307,9 @@ enum err command_bench(const struct config *c)
     static const struct {
         const char *name;
         enum err (*run)(const struct config *c);
-    } benches[] = {{"ops", bench_ops},
-                   {"io", bench_io},
-                   {"copies", bench_copies},
-                   {"throughput", bench_throughput},
-                   {"frontier", bench_frontier},
-                   {"attention", bench_attention}};
+    } benches[] = {{"ops", bench_ops},           {"io", bench_io},
+                   {"copies", bench_copies},     {"throughput", bench_throughput},
+                   {"frontier", bench_frontier}, {"attention", bench_attention}};
     const char *name = c->n_args > 0 ? c->args[0] : "";
     for (int i = 0; i < (int)(sizeof benches / sizeof benches[0]); i++) {
         if (strcmp(name, benches[i].name) != 0)

@@ -7,8 +7,8 @@
 
 #include <jansson.h>
 
-#include "engine/app/compute.h"
-#include "engine/app/config.h"
+#include "engine/api/compute.h"
+#include "engine/api/config.h"
 
 struct bench_device; // bench/device.h
 

@@ -4,7 +4,7 @@
  * Owns: the combinations, the rows that are scored, which of the points nothing beats. Refuses: a
  * loop of its own: rows are scored as `score` does, speed is what `plan` says, or what `bench
  * throughput` measures. Note: quality is kept by model in the cache folder
- * (engine/app/frontier_file.h), so that a benchmark that was stopped scores only what is missing,
+ * (engine/api/frontier_file.h), so that a benchmark that was stopped scores only what is missing,
  * and `plan` can tell it; speed is planned again every time. */
 #include <inttypes.h>
 #include <math.h>
@@ -14,9 +14,9 @@
 
 #include "bench/bench.h"
 #include "bench/needle.h"
-#include "engine/app/commands.h"
-#include "engine/app/frontier_file.h"
-#include "engine/app/version.h"
+#include "engine/api/frontier_file.h"
+#include "engine/api/version.h"
+#include "engine/cli/commands.h"
 
 #define SAME_SPEED 0.99 // what is measured no closer is no reason to lose more
 
@@ -282,7 +282,7 @@ static enum err score_point(struct frontier *f, const struct point *p, struct fr
     for (int64_t i = 0; err != OK && i < most; i++)
         request_free(&rows[i]);
     if (err == OK)
-        err = command_walk_memory(r, REQUEST_SCORE, rows, n, &callbacks);
+        err = rows_memory(r, REQUEST_SCORE, rows, n, &callbacks);
     log_level_max = level;
     free(rows);
     TRY(err);
@@ -358,7 +358,7 @@ static enum err plan_rate(struct frontier *f, const struct point *p, double *tok
     r->plan_told = PLAN_BY_COMMAND;
     r->keep_rows = 1;
     log_level_max = LOG_ERROR;
-    enum err err = command_plan_work(r);
+    enum err err = plan_work(r);
     if (err == OK)
         err = run_plan(r);
     log_level_max = level;
@@ -480,7 +480,7 @@ static void open_table(struct frontier *f)
 static enum err frontier(struct frontier *f)
 {
     TRY(read_points(f));
-    TRY(command_begin(&f->run, &f->config));
+    TRY(run_begin(&f->run, &f->config));
     TRY(run_prepare(f->run, &f->config));
     TRY(fit_points(f));
     TRY(read_text(f));
@@ -519,7 +519,7 @@ enum err bench_frontier(const struct config *c)
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());
     if (f->run) {
-        enum err closed = command_end(f->run, OK);
+        enum err closed = run_end(f->run, OK);
         err = err != OK ? err : closed;
     }
     free(f->points);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/app/commands.h"
+#include "engine/cli/commands.h"
 
 #define ASKED "\nThe secret number is"
 
@@ -68,7 +68,7 @@ static enum err row_make(const struct needles *n, int64_t i, int lost, const str
     int64_t n_prompt = put(ids, at, p->asked, p->n_asked);
     at = put(ids, n_prompt, p->key, p->n_key);
     snprintf(name, sizeof name, "%s-%lld", lost ? "lost" : "needle", (long long)i);
-    enum err err = command_score_row(row, index, name, ids, at, n_prompt);
+    enum err err = rows_score(row, index, name, ids, at, n_prompt);
     free(ids);
     return err;
 }

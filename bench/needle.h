@@ -6,7 +6,7 @@
 #ifndef BENCH_NEEDLE_H
 #define BENCH_NEEDLE_H
 
-#include "engine/app/run.h"
+#include "engine/api/run.h"
 
 #define NEEDLE_DEPTHS 5
 #define NEEDLE_MAX    64 // of each depth

@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "bench/device.h"
-#include "engine/app/run.h"
+#include "engine/cli/commands.h"
 #include "offload/probe.h"
 
 struct sizes {

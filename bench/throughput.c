@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/app/plan_file.h"
-#include "engine/app/report.h"
-#include "engine/app/run.h"
+#include "engine/api/plan_file.h"
+#include "engine/api/report.h"
+#include "engine/cli/commands.h"
 
 #define PROMPT_TOKENS 128 // when --prompt-len does not say
 #define ROWS_MAX      (1 << 22)
@@ -347,8 +347,8 @@ static enum err run_contender(struct bench_table *t, const struct contenders *li
     char rate[48] = "does not fit";
     if (!why[0])
         snprintf(rate, sizeof rate, "%.4g output tokens/s", o.figures.output_per_s);
-    log_line(LOG_INFO, "compare: %d of %d: %s: %s", i + 1, list->n,
-             p->flags[0] ? p->flags : "auto", rate);
+    log_line(LOG_INFO, "compare: %d of %d: %s: %s", i + 1, list->n, p->flags[0] ? p->flags : "auto",
+             rate);
     return bench_row(t, contender_json(p, &o, *auto_rate, why));
 }
 

@@ -1,7 +1,7 @@
 /* offload/cpu_wait.h - whether the threads of this process got the cores that they wanted.
  *
  * Owns: the reading of the kernel's count, the share of a span that others took. Refuses: to draw a
- * conclusion (engine/app/replan.c, probe_cache.c). Note: the kernel counts for each thread the
+ * conclusion (engine/api/replan.c, probe_cache.c). Note: the kernel counts for each thread the
  * time that it was ready to run and another thread had the core, in containers as well, and a
  * cgroup's limit of CPU counts as such a wait. Load and /proc/stat count other things: they include
  * this process, and in a container all of the host. */

@@ -1,6 +1,6 @@
 /* offload/pace_file.h - how long runs of a model took by what was predicted, in the cache folder.
  *
- * Owns: the text of the file and its checksum. Refuses: its name (engine/app/run_rates.c); to judge
+ * Owns: the text of the file and its checksum. Refuses: its name (engine/api/run_rates.c); to judge
  * a run, or to draw a factor from many (policy/pace.h). */
 #ifndef OFFLOAD_PACE_FILE_H
 #define OFFLOAD_PACE_FILE_H

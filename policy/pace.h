@@ -1,7 +1,7 @@
 /* policy/pace.h - how long runs took by what was predicted for them, by class of plan.
  *
  * Owns: the class of a plan, the runs that are kept of each class, the factor that follows.
- * Refuses: to judge whether a run may teach anything (engine/app/replan.h); files
+ * Refuses: to judge whether a run may teach anything (engine/api/replan.h); files
  * (offload/pace_file.h).
  *
  * One number of each run is stored: the measured seconds of its passes over the seconds that were

@@ -14,7 +14,7 @@
 
 enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 
-#define PLAN_LAYERS_MAX    (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
+#define PLAN_LAYERS_MAX (SHAPE_LAYERS_MAX + SHAPE_VOCAB_MAX / HEAD_TILE + 1)
 /* What is worked on at once in RAM: tokens by a layer, positions by the head. On a device a tile of
  * tokens has one of PLAN_TILES sizes, each twice the one before, and one of positions is larger:
  * weights are read again for every tile. */
@@ -29,7 +29,7 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 #define PLAN_WINDOW_MAX    8    // steps queued on a device
 #define PLAN_ALL           INT32_MAX
 
-/* Bytes of the model, as the pack lays it out (engine/pack/model.c fills it). */
+/* Bytes of the model, as the pack lays it out (engine/model/model.c fills it). */
 struct weights_info {
     int n_layers; // line layers
     int n_decoder;

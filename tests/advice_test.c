@@ -1,5 +1,5 @@
 /* tests/advice_test.c - what a run says of int8, and when it keeps quiet. */
-#include "engine/app/advice.h"
+#include "engine/api/advice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

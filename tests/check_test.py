@@ -144,7 +144,7 @@ def chosen(tally, place, a):
     tally.check(names_of("evict_ref")[0] == ["evict_ref"], "a test of level full is run when it is named")
     none, said = names_of("plan_tset")
     tally.check(none is None and "did you mean" in said and "plan_test" in said, f"a name that is none: {said}")
-    for file, want in (("policy/plan.c", "plan_test"), ("engine/app/commands_merge.c", "merge_test"),
+    for file, want in (("policy/plan.c", "plan_test"), ("engine/cli/commands_merge.c", "merge_test"),
                        ("tests/merge_test.py", "merge_test"), ("tests/trial.py", "merge_test"), ("kernels/kv.h", "kv_test")):
         found = [name.split()[0] for name, _ in check.tests_of.tests_of(os.path.join(check.ROOT, file))]
         tally.check(want in found, f"--file {file}: {found}")

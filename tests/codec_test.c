@@ -10,9 +10,9 @@
 
 #include <sys/stat.h>
 
-#include "engine/pack/dummy.h"
-#include "engine/pack/pack.h"
-#include "engine/pack/pack_codec.h"
+#include "engine/model/dummy.h"
+#include "engine/model/pack.h"
+#include "engine/model/pack_codec.h"
 #include "tests/sweep.h"
 #include "tests/temp_dir.h"
 
@@ -303,10 +303,10 @@ static void test_measure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),  cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_damage),      cmocka_unit_test(test_forged),
-        cmocka_unit_test(test_file),        cmocka_unit_test(test_file_damage),
-        cmocka_unit_test(test_bad_pack),    cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_damage),     cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_file),       cmocka_unit_test(test_file_damage),
+        cmocka_unit_test(test_bad_pack),   cmocka_unit_test(test_measure),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

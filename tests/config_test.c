@@ -1,5 +1,5 @@
 /* tests/config_test.c - what the command line reads, and how it refuses: values, words, names. */
-#include "engine/app/config.h"
+#include "engine/api/config.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

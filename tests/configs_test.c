@@ -2,7 +2,7 @@
  * its machines: each has every rate that a plan divides by.
  *
  * The counts are the published ones, so that a wrong digit in a shape shows here. */
-#include "engine/pack/dummy.h"
+#include "engine/model/dummy.h"
 #include "offload/probe.h"
 
 #include <math.h>
@@ -74,8 +74,7 @@ static void test_models(void **state)
 static void test_machines(void **state)
 {
     (void)state;
-    static const char *const paths[] = {"laptop", "t4",   "a10", "rtx4090",
-                                        "a100",   "h100", "h200"};
+    static const char *const paths[] = {"laptop", "t4", "a10", "rtx4090", "a100", "h100", "h200"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         struct machine m = {0};
         char path[64];

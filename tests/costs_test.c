@@ -1,8 +1,8 @@
 /* tests/costs_test.c - what the engine tells the plan and the probe of a model's layers: of one
  * kind and of two, with experts and with one for all tokens. */
 #include "engine/line/engine.h"
-#include "engine/pack/dummy.h"
-#include "engine/pack/pack.h"
+#include "engine/model/dummy.h"
+#include "engine/model/pack.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,9 +115,9 @@ static void test_tiles(void **state)
     engine_costs(&m, device_cpu(), &ops, KV_BF16, &work, &full, &costs);
     for (int i = 0, tile = 256; i < PLAN_TILES; i++, tile *= 2) {
         assert_int_equal(costs.route_bytes[i], route_bytes(tile, EXPERTS, USED));
-        assert_int_equal(costs.scratch_bytes[i],
-                         layer_scratch_bytes(device_cpu()->api->scratch, &ops, &m, tile, 40, 64,
-                                             &full));
+        assert_int_equal(
+            costs.scratch_bytes[i],
+            layer_scratch_bytes(device_cpu()->api->scratch, &ops, &m, tile, 40, 64, &full));
         assert_true(costs.scratch_bytes[i] >= matmul_scratch_bytes(&ops, tile, DENSE, DENSE));
     }
     model_close(&m);

@@ -76,8 +76,8 @@ def part_keys(tally, place, _):
     """configs/README.md names every key of machine files and of model configs."""
     page = text("configs/README.md")
     names = set(re.findall(r"[a-z0-9_]+", page))
-    wanted = re.findall(r'\{"(\w+)", \w+, [01], offsetof', text("engine/pack/dummy.c"))
-    wanted += re.findall(r'strcmp\(key, "(\w+)"\)', text("engine/pack/dummy.c"))
+    wanted = re.findall(r'\{"(\w+)", \w+, [01], offsetof', text("engine/model/dummy.c"))
+    wanted += re.findall(r'strcmp\(key, "(\w+)"\)', text("engine/model/dummy.c"))
     wanted += re.findall(r'^    \{"(\w+)", offsetof', text("offload/machine_file.c"), flags=re.M)
     rates = re.findall(r"^    X\((\w+), (?:DISK|CPU|DEVICE)", text("policy/machine.h"), flags=re.M)
     tally.check(len(wanted) > 15 and len(rates) > 30, f"tables of keys were not found: {wanted}, {rates}")

@@ -1,9 +1,9 @@
 /* tests/dummy_test.c - models without weights: the config's errors, and numbers that stay the same.
  */
-#include "engine/pack/dummy.h"
+#include "engine/model/dummy.h"
 
 #include "engine/line/dummy_layers.h"
-#include "engine/pack/dummy_numbers.h"
+#include "engine/model/dummy_numbers.h"
 
 #include <math.h>
 #include <setjmp.h>

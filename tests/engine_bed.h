@@ -13,8 +13,8 @@
 #include <cmocka.h>
 #undef fail // ours, from base.h
 
-#include "engine/pack/dummy.h"
-#include "engine/pack/pack.h"
+#include "engine/model/dummy.h"
+#include "engine/model/pack.h"
 #include "tests/sweep.h"
 #include "tests/temp_dir.h"
 

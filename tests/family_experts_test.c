@@ -1,5 +1,5 @@
 /* tests/family_experts_test.c - model files whose layers have experts, good and bad, in memory. */
-#include "engine/source/family.h"
+#include "engine/model/families/family.h"
 
 #include <math.h>
 #include <setjmp.h>

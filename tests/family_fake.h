@@ -1,5 +1,5 @@
 /* tests/family_fake.h - a model file that is two lists in memory: the functions of
- * engine/source/source.h, and how a test fills the lists and reads the model, for
+ * engine/model/containers/source.h, and how a test fills the lists and reads the model, for
  * tests/family_*test.c, each of which includes this once. */
 #ifndef TESTS_FAMILY_FAKE_H
 #define TESTS_FAMILY_FAKE_H

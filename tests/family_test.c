@@ -1,6 +1,6 @@
 /* tests/family_test.c - metadata of good and bad model files, held in memory: good ones become the
  * right shape, bad ones an error that names the key or the tensor. */
-#include "engine/source/family.h"
+#include "engine/model/families/family.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -31,9 +31,9 @@ static void llama_hf(const char *type)
     add_layers("model.layers.", lines, 9);
 }
 
-static const struct line qkv_biases[] = {{"self_attn.q_proj.bias", HEADS * HEAD_DIM, 0},
-                                         {"self_attn.k_proj.bias", KV_HEADS * HEAD_DIM, 0},
-                                         {"self_attn.v_proj.bias", KV_HEADS * HEAD_DIM, 0}};
+static const struct line qkv_biases[] = {{"self_attn.q_proj.bias", HEADS *HEAD_DIM, 0},
+                                         {"self_attn.k_proj.bias", KV_HEADS *HEAD_DIM, 0},
+                                         {"self_attn.v_proj.bias", KV_HEADS *HEAD_DIM, 0}};
 
 static void qwen2_hf(void)
 {

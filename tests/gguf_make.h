@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/source/gguf.h" // before cmocka.h, whose macro fail() takes no arguments
+#include "engine/model/containers/gguf.h" // before cmocka.h, whose macro fail() takes no arguments
 
 #include <cmocka.h>
 

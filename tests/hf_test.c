@@ -1,7 +1,7 @@
 /* tests/hf_test.c - model directories, whole and broken: config.json and its getters,
  * generation_config, shards and their index, side files. One hostile file per check, with code and
  * a piece of the message. */
-#include "engine/source/hf.h"
+#include "engine/model/containers/hf.h"
 
 #include <sys/stat.h>
 
@@ -276,8 +276,7 @@ static void test_lists(void **state)
 }
 
 /* eos ids with these two files ("" : no such file) in a vocabulary of 100. */
-static enum err eos(const char *config, const char *generation, int64_t ids[HF_EOS_MAX],
-                    int64_t *n)
+static enum err eos(const char *config, const char *generation, int64_t ids[HF_EOS_MAX], int64_t *n)
 {
     single_write();
     temp_write_text("config.json", config);

@@ -51,16 +51,16 @@ fault("cuda: zeros of two signs are not equal", HEAD,
 fault("cuda: tiles are joined from the last to the first", HEAD,
       "const struct tile t = tiles[i];", "const struct tile t = tiles[n_tiles - 1 - i];", "simt_head_test")
 RANGE = "f16_range_test.py"
-fault("the range of the numbers is that of the first panel", "engine/pack/pack_write.c",
+fault("the range of the numbers is that of the first panel", "engine/model/pack_write.c",
       "if (most >= w->range.most)", "if (!w->range.known)", RANGE)
-fault("infinities count as numbers", "engine/pack/pack_write.c", "most = x > most && x < INFINITY ? x : most;",
+fault("infinities count as numbers", "engine/model/pack_write.c", "most = x > most && x < INFINITY ? x : most;",
       "most = x > most ? x : most;", RANGE)
-fault("numbers beyond f16 pass", "engine/pack/model.c", "if (!r->known || r->most <= MODEL_F16_MAX)", "if (1)", RANGE)
-fault("numbers that f16 does not hold are refused in f32, too", "engine/pack/model.c",
+fault("numbers beyond f16 pass", "engine/model/model.c", "if (!r->known || r->most <= MODEL_F16_MAX)", "if (1)", RANGE)
+fault("numbers that f16 does not hold are refused in f32, too", "engine/model/model.c",
       "model_compute(role, compute), t->dtype).as_f16;", "COMPUTE_BF16, t->dtype).as_f16;", RANGE)
-fault("a range that nobody knows passes in silence", "engine/pack/model.c",
+fault("a range that nobody knows passes in silence", "engine/model/model.c",
       "    if (!r->known)\n        log_line", "    if (0)\n        log_line", RANGE)
-fault("a range may be of any layer", "engine/pack/model.c", "m->range.layer >= m->n_layers ||", "", RANGE)
+fault("a range may be of any layer", "engine/model/model.c", "m->range.layer >= m->n_layers ||", "", RANGE)
 LT_CU, LT = "kernels/cuda/matmul_lt.cu", "simt_lt_test"
 fault("device.h: the maker's library reads codes", "kernels/device.h", "if (lib || !narrow)", "if (!narrow)", LT)
 fault("cublaslt: an algorithm that splits k", LT_CU,

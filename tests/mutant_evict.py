@@ -22,7 +22,7 @@ fault("a pattern's stride does not fit", "policy/evict_strided.h", "(pos & evict
       "(pos & evict_stride_mask(newest / n_slots) / 2)", "evict_test")
 fault("a default count does not give way to the budget", "policy/evict.c", "return recent < rest ? (int)recent : rest;",
       "return (int)recent;", "evict_test")
-fault("a policy's scope is always head", "engine/app/run_setup.c", "e->scope = evict_rule_of(e->policy).scope;",
+fault("a policy's scope is always head", "engine/api/run_setup.c", "e->scope = evict_rule_of(e->policy).scope;",
       "e->scope = EVICT_SCOPE_HEAD;", GOLDEN)
 fault("a prompt protects what decode does", "policy/evict.h", "    if (rule.frozen && limits.recent > least)\n        limits.recent = least;\n",
       "    (void)least;\n", GOLDEN)
@@ -125,9 +125,9 @@ fault("rows end at the context whatever their positions", "engine/job/request.c"
       "return max_i64(f->defaults->context, f->defaults->tokens_max);", "return f->defaults->context;", ROLLING)
 fault("a fraction of the tokens may exceed the context", "policy/evict.c", "floor(((double)context - 1) / budget)",
       "floor(((double)context + 99) / e->budget)", "evict_test")
-fault("positions are no part of the answer", "engine/app/run_setup.c",
+fault("positions are no part of the answer", "engine/api/run_setup.c",
       'e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\\n" : "");', '"");', ROLLING)
-fault("learned positions roll", "engine/app/run_setup.c", "if (s->position != POSITION_ROPE)\n        return fail",
+fault("learned positions roll", "engine/api/run_setup.c", "if (s->position != POSITION_ROPE)\n        return fail",
       "if (s->position != POSITION_ROPE && s->dim < 0)\n        return fail", ROLLING)
 fault("tables of angles end with the prompt", "policy/layout.c", "max_i64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
 fault("attention by rank costs nothing", "policy/attention.c", "return 2.0 * 4 * s->n_kv_heads * s->head_dim;", "return 0;", "cost_test")

@@ -28,27 +28,27 @@ fault("the odd codes of two bits are the even ones", "kernels/cuda/panel.cuh", "
 fault("a scale of nf4_s8 is of the next part", "kernels/cuda/panel.cuh",
       "nf4_scale(column[PANEL_ROWS * (4 + part) + r]", "nf4_scale(column[PANEL_ROWS * (4 + (part ^ 1)) + r]", CUDA)
 
-fault("gptq's zeros are as they are in the file", "engine/source/quantized.c",
+fault("gptq's zeros are as they are in the file", "engine/model/containers/quantized.c",
       'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', READERS)
-fault("a zero of 16 stays 16", "engine/source/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", READERS)
-fault("awq's rows are in order", "engine/source/quantized_rows.c", "{0, 2, 4, 6, 1, 3, 5, 7};\n    for",
+fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", READERS)
+fault("awq's rows are in order", "engine/model/containers/quantized_rows.c", "{0, 2, 4, 6, 1, 3, 5, 7};\n    for",
       "{0, 1, 2, 3, 4, 5, 6, 7};\n    for", READERS)
-fault("a band is that of another matrix", "engine/source/quantized_rows.c", "if (q->band.of != t || at < 0", "if (at < 0",
+fault("a band is that of another matrix", "engine/model/containers/quantized_rows.c", "if (q->band.of != t || at < 0", "if (at < 0",
       QUANTIZED + " --only packs")
-fault("scales of f32 are rounded to f16", "engine/source/quantized_rows.c", "if (f16_to_f32(scale) != scales[i])",
+fault("scales of f32 are rounded to f16", "engine/model/containers/quantized_rows.c", "if (f16_to_f32(scale) != scales[i])",
       "if (0)", READERS)
-fault("g_idx is not looked at", "engine/source/quantized.c", "            if (is != i / group)\n".replace("            ", "        "),
+fault("g_idx is not looked at", "engine/model/containers/quantized.c", "            if (is != i / group)\n".replace("            ", "        "),
       "        if (0)\n", READERS)
-fault("a group far away is none", "engine/source/quantized.c", "if (is < 0 || is >= k / group)", "if (is < 0)", READERS)
-fault("zeros of another shape", "engine/source/quantized.c",
+fault("a group far away is none", "engine/model/containers/quantized.c", "if (is < 0 || is >= k / group)", "if (is < 0)", READERS)
+fault("zeros of another shape", "engine/model/containers/quantized.c",
       "if (t->n_dims != 2 || t->dims[0] != n || t->dims[1] != k)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"",
       "if (t->n_dims != 2)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"", READERS)
-fault("any table of scales is ours", "engine/source/quantized_nf4.c", "return memcmp(map, known, sizeof known) == 0;",
+fault("any table of scales is ours", "engine/model/containers/quantized_nf4.c", "return memcmp(map, known, sizeof known) == 0;",
       "return memcmp(map, known, 4) != 1000;", QUANTIZED + " --only definitions")
-fault("absmax may be short", "engine/source/quantized_nf4.c", "if (n >= 0 && has != n)", "if (0)", READERS)
-fault("a bias counts for nothing", "engine/source/quantized.c", "q->biases_count |= bytes[j] != 0;",
+fault("absmax may be short", "engine/model/containers/quantized_nf4.c", "if (n >= 0 && has != n)", "if (0)", READERS)
+fault("a bias counts for nothing", "engine/model/containers/quantized.c", "q->biases_count |= bytes[j] != 0;",
       "q->biases_count |= bytes[j] == 7;", READERS)
-fault("scales of nothing are a part", "engine/source/quantized.c", "        if (quantized_find(q, matrix))\n            return 1;",
+fault("scales of nothing are a part", "engine/model/containers/quantized.c", "        if (quantized_find(q, matrix))\n            return 1;",
       "        return 1;", READERS)
 
 # ---- experts
@@ -76,25 +76,25 @@ fault("heads of an expert's rows begin where all begin", "kernels/cuda/matmul_in
       "    t->heads += t->p.pair;\n", "", "simt_experts_test")
 fault("weights of experts are not normed to these alone", "engine/line/layer_ffn.c",
       ".alone = s->route_alone", ".alone = !s->route_alone", "family_golden.py --only mixtral")
-fault("gate and up of gpt-oss stand one below the other", "engine/source/family_gpt_oss.c",
+fault("gate and up of gpt-oss stand one below the other", "engine/model/families/family_gpt_oss.c",
       "(struct family_cut){rows, 1, 1, 2}", "(struct family_cut){rows, 0, 1, 2}",
       "family_golden.py --only gpt_oss")
 fault("the limit of the activation is left out", "engine/line/layer_ffn.c",
       ".limit = s->act_limit", ".limit = 0 * s->act_limit", "family_golden.py --only gpt_oss")
-fault("a GGUF file of a family of experts may have none", "engine/source/family_llama.c",
+fault("a GGUF file of a family of experts may have none", "engine/model/families/family_llama.c",
       "n > 0 || (gguf && !d->experts_key)", "n > 0 || gguf", "family_experts_test",
       "bad_input_test.py --only files")
-fault("columns are read of experts that stand below each other", "engine/source/family.c",
+fault("columns are read of experts that stand below each other", "engine/model/families/family.c",
       "role_is_experts(&m->shape, role) && t->n_dims != 3)", "role_is_experts(&m->shape, role) && t->n_dims > 3)",
       "family_experts_test", "bad_input_test.py --only directories")
-fault("a tensor of all experts may be of other ones", "engine/source/family.c",
+fault("a tensor of all experts may be of other ones", "engine/model/families/family.c",
       "t->n_dims != own + 1 || dims[0] != m->shape.n_experts)", "t->n_dims != own + 1)", "family_experts_test",
       "bad_input_test.py --only files")
-fault("a token may go to more experts than there are", "engine/source/family_llama.c",
+fault("a token may go to more experts than there are", "engine/model/families/family_llama.c",
       "if (shape->n_experts_used > shape->n_experts)", "if (0)", "family_experts_test")
-fault("experts may differ in their format", "engine/source/family.c",
+fault("experts may differ in their format", "engine/model/families/family.c",
       "if (part > 0 && t->dtype != family_part(m, s, role, layer, 0)->dtype)", "if (0)", "family_experts_test")
-fault("config.json's count of experts may be missing", "engine/source/family_llama.c",
+fault("config.json's count of experts may be missing", "engine/model/families/family_llama.c",
       "n > 0 || (gguf && !d->experts_key)", "n > 0 || !gguf || !d->experts_key", "family_experts_test")
 
 # ---- layers of two kinds, an expert of all tokens
@@ -104,16 +104,16 @@ fault("no layer of a pack need have experts", "policy/shape.c",
       "    if (dense == s->n_layers)\n        return \"layer_dense\";\n", "", KINDS)
 fault("a kind of layer may be any number", "policy/shape.c",
       "if (s->layer_dense[i] > (s->n_experts > 0))", "if (0)", KINDS)
-fault("a layer of a pack may hold what the other kind has", "engine/pack/model.c",
+fault("a layer of a pack may hold what the other kind has", "engine/model/model.c",
       "role_need(&m->shape, role) == ROLE_ABSENT || !role_in_layer(&m->shape, role, layer - 1))",
       "role_need(&m->shape, role) == ROLE_ABSENT)", KINDS)
-fault("a layer of a pack must hold what the other kind has", "engine/pack/model.c",
+fault("a layer of a pack must hold what the other kind has", "engine/model/model.c",
       " &&\n            role_in_layer(&m->shape, role, layer - 1))", ")", KINDS)
-fault("what weighs an expert is stored as other matrices are", "engine/pack/pack_write.c",
+fault("what weighs an expert is stored as other matrices are", "engine/model/pack_write.c",
       "if (role_is_choice(role))", "if (role == ROLE_ROUTER)", KINDS)
-fault("what weighs an expert is multiplied as other matrices are", "engine/source/role.c",
+fault("what weighs an expert is multiplied as other matrices are", "engine/model/families/role.c",
       "return role == ROLE_ROUTER || role == ROLE_SHARE;", "return role == ROLE_ROUTER;", KINDS)
-fault("a model's numbers are those of the first kind of layer", "engine/pack/pack_write.c",
+fault("a model's numbers are those of the first kind of layer", "engine/model/pack_write.c",
       "w->n_params += pack_has(p, role, layer) ?", "w->n_params += pack_has(p, role, 0) ?", KINDS)
 fault("every layer costs what the first one does", "engine/line/costs.c",
       "+ mlp_numbers(s, layer));", "+ mlp_numbers(s, 0));", "costs_test")
@@ -127,30 +127,30 @@ fault("the expert of all tokens counts in full, on a device", "kernels/cuda/expe
       "a.shares ? math_logistic(a.shares[row]) : 1.0f", "1.0f", "simt_experts_test")
 fault("the expert of all tokens counts in full", "engine/line/layer_ffn.c",
       ".shares = s->shared_gate ? w->shares : NULL", ".shares = NULL", TWO)
-fault("GGUF's qwen2_moe norms the weights of experts", "engine/source/family_llama.c",
+fault("GGUF's qwen2_moe norms the weights of experts", "engine/model/families/family_llama.c",
       "gguf ? !d->route_all", "gguf ? 1", TWO)
 fault("rooms between matrices are those of the experts", "policy/shape.c",
       "most = s->dense_dim > most ? s->dense_dim : most;", "", "costs_test", "family_golden.py --only moe")
-fault("every n-th layer, from the first on, has experts", "engine/source/family_llama.c",
+fault("every n-th layer, from the first on, has experts", "engine/model/families/family_llama.c",
       "(i + 1) % step != 0", "i % step != 0", "family_experts_test")
-fault("a model of experts may have none", "engine/source/family_llama.c",
+fault("a model of experts may have none", "engine/model/families/family_llama.c",
       "if (n_dense == shape->n_layers)", "if (0)", "family_experts_test")
-fault("strangers are looked for in layers of one kind", "engine/source/family.c",
+fault("strangers are looked for in layers of one kind", "engine/model/families/family.c",
       "for (int experts = 0; experts < 2; experts++) {", "for (int experts = 0; experts < 1; experts++) {",
       "family_experts_test")
-fault("a layer's strangers may be the other kind's own", "engine/source/family.c",
+fault("a layer's strangers may be the other kind's own", "engine/model/families/family.c",
       " ||\n            !role_in_layer(&m->shape, role, layer))", ")", "family_experts_test")
-fault("what weighs an expert is a matrix, always", "engine/source/family.c",
+fault("what weighs an expert is a matrix, always", "engine/model/families/family.c",
       "if (role == ROLE_SHARE && t->n_dims == 1)", "if (0)", "family_experts_test")
-fault("gate and up of granitemoe's expert of all tokens are the same rows", "engine/source/family.c",
+fault("gate and up of granitemoe's expert of all tokens are the same rows", "engine/model/families/family.c",
       "m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, n, n, n};", "m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, 0, n, n};",
       "family_golden.py --only granitemoe")
-fault("qwen2_moe's windows are those of all layers", "engine/source/family_qwen2_moe.c",
+fault("qwen2_moe's windows are those of all layers", "engine/model/families/family_qwen2_moe.c",
       "if (i % 2 != 0 || i >= until)", "if (i >= until)", "family_experts_test")
-fault("qwen2_moe's windows never end", "engine/source/family_qwen2_moe.c",
+fault("qwen2_moe's windows never end", "engine/model/families/family_qwen2_moe.c",
       "if (i % 2 != 0 || i >= until)", "if (i % 2 != 0)", "family_experts_test")
 
-fault("a scale of each block of mxfp4 may be missing", "engine/source/quantized.c",
+fault("a scale of each block of mxfp4 may be missing", "engine/model/containers/quantized.c",
       "same = scales->dims[i] == codes->dims[i];", "same = 1;", QUANTIZED + " --only hostile")
 fault("slots of a layer are those of one without a window", "engine/line/batch.c",
       "    if (kind == KV_MOST)\n        return batch_slots_after", "    if (kind >= KV_MOST)\n        return batch_slots_after",

@@ -202,7 +202,7 @@ fault("a row turns by what its prompt's length says", "engine/line/batch.c",
 fault("a long row shares what a short one has turned", "engine/line/batch.c",
       "!= batch_turns_long(b->shape, row))\n        return 0;", "!= batch_turns_long(b->shape, row))\n        shared = 0;",
       "family_golden.py --only phi3")
-fault("norms that are stored less 1 stay so", "engine/pack/pack_source.c",
+fault("norms that are stored less 1 stay so", "engine/model/pack_source.c",
       "ROLE_BIT(role)) ? 1.0f : 0.0f);", "ROLE_BIT(role)) ? 0.0f : 0.0f);", "family_golden.py --only gemma")
 fault("attention's norm serves the MLP beside it", "engine/line/layer_decode.c",
       "shared ? ROLE_NORM1_W : ROLE_NORM2_W", "shared ? ROLE_NORM1_W : ROLE_NORM1_W", "family_golden.py --only gpt_neox")
@@ -213,16 +213,16 @@ fault("branches are added whole", "engine/line/layer_ffn.c",
       "layer_mix(w, x, branch, 1, s->branch_scale,", "layer_mix(w, x, branch, 1, 1,", "family_golden.py --only granite")
 fault("every head of q is normed by the first one's weight", "engine/line/layer_decode.c",
       "        args.weight += s->head_dim;\n", "", "family_golden.py --only stablelm")
-fault("a weight that nobody reads is no matter", "engine/source/family.c",
+fault("a weight that nobody reads is no matter", "engine/model/families/family.c",
       "TRY(layer < 0 ? OK : check_strangers(m, s, layer));", "", "family_test")
 
-fault("the text's keys are looked for in the whole", "engine/source/source.c",
+fault("the text's keys are looked for in the whole", "engine/model/containers/source.c",
       "    if (!s->section)\n        return key;", "    if (s->path)\n        return key;", "family_golden.py --only vision")
-fault("scores are scaled by the head where nobody says", "engine/source/family_gemma3.c",
+fault("scores are scaled by the head where nobody says", "engine/model/families/family_gemma3.c",
       "s->kind == SOURCE_HF ? SCALAR : 0", "0", "family_golden.py --only vision")
-fault("the text's keys may say anything", "engine/source/family_gemma3.c",
+fault("the text's keys may say anything", "engine/model/families/family_gemma3.c",
       "    TRY(family_check_keys(&text, name, name));\n", "", "family_test")
-fault("a vision tower passes for text", "engine/source/family.c",
+fault("a vision tower passes for text", "engine/model/families/family.c",
       "        u->n_tensors++;\n", "", "family_test", "family_golden.py --only vision")
 
 fault("a window is one token too wide", "policy/evict.h",
@@ -294,9 +294,9 @@ fault("the line has no sinks", "engine/line/layer_decode.c:layer_decode",
 fault("sinks do not go to where attention runs apart", "engine/line/layer_decode.c",
       "        ops_copy(&w->ops, x->sinks, w->sinks, w->shape->n_heads * 4);\n",
       "        (void)x;\n", "line_device_test")
-fault("a cap that is null is the usual one", "engine/source/family_gemma2.c",
+fault("a cap that is null is the usual one", "engine/model/families/family_gemma2.c",
       "double value = source_null(s, key) ? 0 : (double)*cap;", "double value = (double)*cap;", GEMMA2)
-fault("gemma2's windows are in the other layers", "engine/source/family_gemma2.c",
+fault("gemma2's windows are in the other layers", "engine/model/families/family_gemma2.c",
       "strcmp(types[i], \"sliding_attention\") == 0 : i % 2 == 0,", "strcmp(types[i], \"sliding_attention\") == 0 : i % 2 == 1,",
       GEMMA2)
 
@@ -387,14 +387,14 @@ fault("members that a template does not know are dropped in silence", "engine/jo
 fault("null is a member", "engine/job/request_chat.c", "json_is_null(value) && strcmp", "0 && strcmp", CHAT)
 fault("a variable stands for tools", "engine/job/request_chat.c", "if (is_one_of(key, taken))", "if (0)", CHAT)
 fault("the generation prompt cannot be left out", "engine/job/request_chat.c", "= !json_is_false(prompt),", "= 1,", CHAT)
-fault("a text that moves loses its last byte", "engine/chat/template_text.c", "memcpy(p, b->p, (size_t)b->n);",
+fault("a text that moves loses its last byte", "engine/text/template_text.c", "memcpy(p, b->p, (size_t)b->n);",
       "memcpy(p, b->p, (size_t)b->n - 1);", TEMPLATE)
 fault("values of tools are not counted", "engine/job/request.c", "{&f->messages, &f->tools, &f->chat_template_kwargs}",
       "{&f->messages, &f->chat_template_kwargs}", CHAT)
 fault("tools without messages", "engine/job/request.c", "if (!f->messages.set && (f->tools.set ||", "if (0 && (f->tools.set ||", CHAT)
-fault("an argument by name that a macro does not have is dropped", "engine/chat/template_run.c",
+fault("an argument by name that a macro does not have is dropped", "engine/text/template_run.c",
       "n_used < args->n_pos + args->n_named", "n_used < args->n_pos", TEMPLATE)
-fault("tokens of the model win over a row's", "engine/chat/template_run.c", "        if (value)\n            return tpl_from_json(&e->m, value, out);",
+fault("tokens of the model win over a row's", "engine/text/template_run.c", "        if (value)\n            return tpl_from_json(&e->m, value, out);",
       "        if (value && key[0] != 'b')\n            return tpl_from_json(&e->m, value, out);", TEMPLATE)
 
 # ---- a device with memory of its own
@@ -509,9 +509,9 @@ fault("--mem-device is what is free, whatever it says", "policy/plan.c",
 fault("a lost device is not noticed", "engine/line/stage.c",
       "TRY(device->event_wait(e->stream, e->done[slot]));",
       "(void)device->event_wait(e->stream, e->done[slot]);", LINE)
-fault("where rows attend is no part of the answer", "engine/app/run_setup.c",
+fault("where rows attend is no part of the answer", "engine/api/run_setup.c",
       'if (strcmp(r->config->attn, "cpu") == 0)', "if (0)", SIM_REFUSALS)
-fault("whose matmuls run is no part of the answer", "engine/app/run_setup.c",
+fault("whose matmuls run is no part of the answer", "engine/api/run_setup.c",
       'snprintf(r->matmul, sizeof r->matmul, "own");\n    if (strcmp(c->matmul, "own") == 0)\n        return OK;',
       'snprintf(r->matmul, sizeof r->matmul, "own");\n    if (r->matmul[0])\n        return OK;', SIM_REFUSALS)
 fault("heads are prepared whole", "engine/line/engine.c",
@@ -695,44 +695,44 @@ fault("attend_join.cu: a ring's score is read before there is one", JOIN_CU,
 # ---- tokenizers of pieces that are text
 
 SPM = "token_spm_test"
-fault("SentencePiece's merges go by their place", "engine/token/token_bpe.c",
+fault("SentencePiece's merges go by their place", "engine/text/token_bpe.c",
       "if (merge == BPE_NONE || !(tok->head->flags & TOKEN_BY_SCORE))", "if (merge != BPE_NONE || 1)", SPM)
-fault("a word is cut at spaces that a piece goes across", "engine/token/token_bpe.c",
+fault("a word is cut at spaces that a piece goes across", "engine/text/token_bpe.c",
       "tok->cuts_at_space = !is_bytes && cuts_find(tok);", "tok->cuts_at_space = !is_bytes && cuts_find(tok) < 2;", SPM)
-fault("an unknown character is not held back behind bytes", "engine/token/token_bpe.c",
+fault("an unknown character is not held back behind bytes", "engine/text/token_bpe.c",
       "    if (is_held)\n        symbol_put(w, tok->head->unk);\n}", "}", SPM)
-fault("a bad byte is one for its whole run", "engine/token/token_decode.c",
+fault("a bad byte is one for its whole run", "engine/text/token_decode.c",
       "        bad_put(d, d->n_pending, s);\n    d->n_pending = d->is_broken = 0;",
       "        bad_put(d, 1, s);\n    d->n_pending = d->is_broken = 0;", SPM)
-fault("a long run forgets that it is broken", "engine/token/token_decode.c",
+fault("a long run forgets that it is broken", "engine/text/token_decode.c",
       "            d->is_broken = 1;\n", "", SPM)
-fault("a text keeps its first space", "engine/token/token_decode.c",
+fault("a text keeps its first space", "engine/text/token_decode.c",
       ".n_strip = (int)tok->head->n_strip", ".n_strip = 0", SPM)
-fault("one leading space goes where all do", "engine/token/token_decode.c",
+fault("one leading space goes where all do", "engine/text/token_decode.c",
       "d->no_lead = !(h->decode & DECODE_LEAD_ALL);", "d->no_lead = 1;", SPM)
-fault("the first token keeps its spaces", "engine/token/token_decode.c",
+fault("the first token keeps its spaces", "engine/text/token_decode.c",
       "    if (is_first && h->decode & DECODE_FIRST_BARE) {", "    if (is_first && h->decode & DECODE_FIRST_BARE && id < 0) {", SPM)
-fault("Metaspace puts its prefix behind special tokens", "engine/token/token_split.c",
+fault("Metaspace puts its prefix behind special tokens", "engine/text/token_split.c",
       "s->behavior == PREPEND_FIRST && is_first", "s->behavior == PREPEND_FIRST && is_first >= 0", SPM)
-fault("the newer rule for the prefix is not read", "engine/token/token_dir.c",
+fault("the newer rule for the prefix is not read", "engine/text/token_dir.c",
       "kind == STEP_SENTENCEPIECE && !is_legacy)", "kind == STEP_SENTENCEPIECE && is_legacy > 1)", SPM)
-fault("the length of a field is not checked", "engine/token/token_protobuf.c",
+fault("the length of a field is not checked", "engine/text/token_protobuf.c",
       "if (f->value > (uint64_t)(p->end - p->at))", "if (f->value > (uint64_t)(p->end - p->at) + 5)", SPM)
-fault("a number of 70 bits", "engine/token/token_protobuf.c", "if (shift == 63 && b > 1)", "if (shift == 63 && b > 127)", SPM)
-fault("byte_fallback with bytes missing", "engine/token/token_spm.c",
+fault("a number of 70 bits", "engine/text/token_protobuf.c", "if (shift == 63 && b > 1)", "if (shift == 63 && b > 127)", SPM)
+fault("byte_fallback with bytes missing", "engine/text/token_spm.c",
       "    if (m->byte_fallback)\n        TRY(bytes_all(d));\n", "    if (m->byte_fallback && unk < 0)\n        TRY(bytes_all(d));\n", SPM)
-fault("scores of no number", "engine/token/token_spm.c", "    if (!isfinite(score))", "    if (isinf(score))", SPM, "token_hostile_test")
-fault("a trie as long as its table", "engine/token/token_charsmap.c", "n_trie > span.n - 4)", "n_trie > span.n)", "token_hostile_test")
-fault("a list of ids has no more room than the text has bytes", "engine/token/token.c",
+fault("scores of no number", "engine/text/token_spm.c", "    if (!isfinite(score))", "    if (isinf(score))", SPM, "token_hostile_test")
+fault("a trie as long as its table", "engine/text/token_charsmap.c", "n_trie > span.n - 4)", "n_trie > span.n)", "token_hostile_test")
+fault("a list of ids has no more room than the text has bytes", "engine/text/token.c",
       "if (e != ERR_ROW || *n_ids <= cap) {", "if (e != OK) {", "token_test")
-fault("an unknown character costs the lowest score", "engine/token/token_unigram.c",
+fault("an unknown character costs the lowest score", "engine/text/token_unigram.c",
       "#define UNKNOWN_PENALTY 10", "#define UNKNOWN_PENALTY 0", SPM)
-fault("ranks count on behind the special tokens that there are", "engine/token/token_tekken.c",
+fault("ranks count on behind the special tokens that there are", "engine/text/token_tekken.c",
       "draft_piece_put(t->d, t->n_special + rank,", "draft_piece_put(t->d, rank + 5,", "tekken_test", "token_spm_live.py")
-fault("all tokens of the file are used", "engine/token/token_tekken.c",
+fault("all tokens of the file are used", "engine/text/token_tekken.c",
       "if (rank >= t->n_ids - t->n_special)", "if (rank < 0)", "tekken_test", "token_spm_live.py")
-fault("special tokens may stand in any order", "engine/token/token_tekken.c",
+fault("special tokens may stand in any order", "engine/text/token_tekken.c",
       "if (rank != t->n_read || rank", "if (rank", "tekken_test")
 
-fault("a pre-token that is a token is merged", "engine/token/token_tiktoken.c",
+fault("a pre-token that is a token is merged", "engine/text/token_tiktoken.c",
       "TOKEN_BY_SCORE | TOKEN_IGNORE_MERGES", "TOKEN_BY_SCORE", SPM)

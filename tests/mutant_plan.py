@@ -111,7 +111,7 @@ fault("KV on disk is like KV in RAM", "policy/pace.c",
       "(plan_kv_count(p, (enum tier_kind)tier) > 0)", "(plan_kv_count(p, (enum tier_kind)tier) > PLAN_ALL)", "pace_test")
 fault("runs of a class are never forgotten", "policy/pace.c", "if (same >= PACE_RUNS || s->n == PACE_ALL) {", "if (s->n == PACE_ALL) {", "pace_test")
 fault("a prediction does not follow earlier runs", "policy/cost.c", "    t->job_s *= t->pace.value;\n", "", "cost_test")
-fault("a starved run is kept", "engine/app/replan.c", "return share <= CPU_WAIT_STARVED;", "return 1;", "replan_test.py --only paced")
+fault("a starved run is kept", "engine/api/replan.c", "return share <= CPU_WAIT_STARVED;", "return 1;", "replan_test.py --only paced")
 fault("who waits for a core has had one", "offload/cpu_wait.c",
       "i < threads ? of[i].waited_s : -of[i].ran_s", "0 * threads", "probe_test")
 fault("what the run itself took is lost", "offload/cpu_wait.c",
@@ -132,17 +132,17 @@ fault("q8 and q4 decode for nothing", "policy/machine.c", "? DECODE_FLOPS : 0", 
 fault("tiles cost what is stored", "policy/pass.c",
       "+ layers[1] * kv->layer[1];", "+ layers[1] * kv->layer[0];", "rates_test")
 
-fault("the summary's lanes take each other's predicted bytes", "engine/app/report_lanes.c",
+fault("the summary's lanes take each other's predicted bytes", "engine/api/report_lanes.c",
       "r->time.bytes[lane]", "r->time.bytes[lane ^ 1]", "report_test")
-fault("reads of NVMe are predicted the seconds of writes", "engine/app/report_lanes.c", "[LANE_NVME_READ] = t->read_s,",
+fault("reads of NVMe are predicted the seconds of writes", "engine/api/report_lanes.c", "[LANE_NVME_READ] = t->read_s,",
       "[LANE_NVME_READ] = t->write_s,", "report_test")
-fault("writes of NVMe are predicted the seconds of reads", "engine/app/report_lanes.c", "[LANE_NVME_WRITE] = t->write_s,",
+fault("writes of NVMe are predicted the seconds of reads", "engine/api/report_lanes.c", "[LANE_NVME_WRITE] = t->write_s,",
       "[LANE_NVME_WRITE] = t->read_s,", "report_test")
-fault("writes to NVMe show the probed rate of reads", "engine/app/report_lanes.c", "[LANE_NVME_WRITE] = m->nvme_write.value,",
+fault("writes to NVMe show the probed rate of reads", "engine/api/report_lanes.c", "[LANE_NVME_WRITE] = m->nvme_write.value,",
       "[LANE_NVME_WRITE] = m->nvme_read.value,", "report_test")
-fault("a run bound by writes is said to be bound by reads", "engine/app/report_lanes.c", "? LANE_NVME_WRITE\n", "? LANE_NVME_READ\n",
+fault("a run bound by writes is said to be bound by reads", "engine/api/report_lanes.c", "? LANE_NVME_WRITE\n", "? LANE_NVME_READ\n",
       "report_test")
-fault("what a lane was predicted is of a pass", "engine/app/report_summary.c",
+fault("what a lane was predicted is of a pass", "engine/api/report_summary.c",
       "number(report_lane_predicted(r, lane) * r->time.passes)", "number(report_lane_predicted(r, lane))", "report_test")
 
 # ---- the benchmarks of the planner
@@ -169,9 +169,9 @@ fault("the roof has no KV", "bench/paper.py",
 
 # ---- evaluation
 
-fault("tokenize adds nothing where a row asks", "engine/app/commands_text.c",
+fault("tokenize adds nothing where a row asks", "engine/cli/commands_text.c",
       "tokenizer_encode_all(o->tokenizer, s, n, add_special,", "tokenizer_encode_all(o->tokenizer, s, n, 0 * add_special,", "evaluate_test.py")
-fault("tokenize keeps its answers to itself", "engine/app/commands_text.c",
+fault("tokenize keeps its answers to itself", "engine/cli/commands_text.c",
       "            fflush(stdout); // who", "            // who", "evaluate_test.py")
 fault("spaces that end a context stay there", "bench/lm_eval_sluice.py",
       "split.append((bare, context[len(bare):] + continuation))", "split.append((context, continuation))", "evaluate_test.py")
@@ -271,7 +271,7 @@ fault("work that is left counts what is done", "engine/job/job_scan.c",
       "(int64_t)(row->cap - row->known) * l->stride", "(int64_t)row->cap * l->stride", "simulate_test")
 fault("rows that began know their prompt only", "engine/job/job_scan.c",
       "r->n_prompt, r->n_tokens, r->n_cap, .shared", "r->n_prompt, r->n_prompt, r->n_cap, .shared", "simulate_test")
-fault("a limit that was lowered is none", "engine/app/replan.c",
+fault("a limit that was lowered is none", "engine/api/replan.c",
       "    if (limit < was) {\n", "    if (limit < 0) {\n", "replan_test.py --only limit_lowered")
 # ---- what a plan tells
 
@@ -281,34 +281,34 @@ fault("a ranking begins with the slowest", "policy/search_climb.c",
 fault("a ranking without room drops the fastest", "policy/search_climb.c",
       "(to->n == to->cap && to->list[to->n - 1].job_s <= r->s)", "to->n == to->cap", "plan_test")
 fault("a ranking keeps what another search found", "policy/search.c", "        ranking->n = 0;\n", "        ;\n", "plan_test")
-fault("any plan is an alternative", "engine/app/explain.c",
+fault("any plan is an alternative", "engine/api/explain.c",
       "c->job_s + make_s <= r->time.job_s * WITHIN && differ", "make_s >= 0 && differ", ALTERNATIVES)
-fault("much the same is an alternative", "engine/app/explain.c",
+fault("much the same is an alternative", "engine/api/explain.c",
       "            other = differ(&c->plan, &e->alternatives[k].plan);", "            other = 1;", ALTERNATIVES)
-fault("an alternative with the flags of the plan", "engine/app/explain.c",
+fault("an alternative with the flags of the plan", "engine/api/explain.c",
       "plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);", "plan_freeze(r, a->freeze, sizeof a->freeze);", ALTERNATIVES)
 fault("few rows have the scratch of many", "policy/layout.c",
       "min_i64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);", "c->attend_rows_bytes;", "cost_test")
 fault("rows attend in the scratch of one", "policy/layout.c",
       "max_i64(tile, p->attn_cpu ? 0 : rows)", "max_i64(tile, p->attn_cpu ? 0 : 0 * rows)", "cost_test", "simt_line_test")
-fault("scratch for the threads of this machine", "engine/app/run_rates.c",
+fault("scratch for the threads of this machine", "engine/api/run_rates.c",
       "    return r->elsewhere ? take_threads(r) : OK;", "    return r->elsewhere && 0 ? take_threads(r) : OK;", ALTERNATIVES)
-fault("a disk that writes no faster", "engine/app/explain_help.c",
+fault("a disk that writes no faster", "engine/api/explain_help.c",
       "    struct rate *rates[] = {&m.nvme_read, &m.nvme_write, ", "    struct rate *rates[] = {&m.nvme_read, ", HELPS)
-fault("memory that nobody gets", "engine/app/explain_help.c", "? &budget.device : &budget.ram) = all << 20;",
+fault("memory that nobody gets", "engine/api/explain_help.c", "? &budget.device : &budget.ram) = all << 20;",
       "? &budget.device : &budget.ram) = m->budget;", HELPS)
-fault("matmuls are all there is", "engine/app/explain_help.c",
+fault("matmuls are all there is", "engine/api/explain_help.c",
       "        return tokens * flops / r->machine.device_flops.value;",
       "        return 8 * tokens * flops / r->machine.device_flops.value;", HELPS)
-fault("what would help is searched whatever bounds the job", "engine/app/explain_help.c",
+fault("what would help is searched whatever bounds the job", "engine/api/explain_help.c",
       "r->time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->time.job_s < 0)\n        return 0;",
       "explain_test.py --only cheap")
-fault("attention elsewhere is planned as it is", "engine/app/variant.c", "        with.attn = v->attn;\n", "", HELPS)
+fault("attention elsewhere is planned as it is", "engine/api/variant.c", "        with.attn = v->attn;\n", "", HELPS)
 fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST   1e7", "#define WORK_MOST   1e6",
       "explain_test.py --only by_hand")
-fault("flags of --policies are said to do nothing", "engine/app/advice.c", "EVICT_FULL && !c->compares_policies)", "EVICT_FULL)",
+fault("flags of --policies are said to do nothing", "engine/api/advice.c", "EVICT_FULL && !c->compares_policies)", "EVICT_FULL)",
       "attention_test.py --only outputs")
-fault("the least help first", "engine/app/explain_help.c",
+fault("the least help first", "engine/api/explain_help.c",
       "e->helps[i - 1].gain < h->gain; i--)", "e->helps[i - 1].gain > h->gain; i--)", HELPS)
 
 # ---- plans that would be otherwise, plan files
@@ -317,24 +317,24 @@ FLAGS, PYTHON = "plan_flags_test.py --only flags_win", "python_test.py --only"
 fault("what brings nothing has a row", "engine/python/sluice/whatif.py", "or (row[\"tokens_per_s\"] or 0) >= WORTH *", "or 0 == 0 *", f"{PYTHON} allows")
 fault("a sweep goes through its last flag only", "engine/python/sluice/whatif.py", "itertools.product(*swept.values())", "zip(*swept.values())",
       f"{PYTHON} sweeps")
-fault("int8 costs over weights that stay bf16", "engine/app/explain.c", "        v.compute = COMPUTE_BF16;\n", "        ;\n", f"{PYTHON} allows")
-fault("slots of a variant are the run's", "engine/app/variant.c",
-      "    return command_plan_work(r);\n", "    return OK;\n", HELPS)
-fault("KV formats are attended over alike", "engine/app/run_plan.c",
+fault("int8 costs over weights that stay bf16", "engine/api/explain.c", "        v.compute = COMPUTE_BF16;\n", "        ;\n", f"{PYTHON} allows")
+fault("slots of a variant are the run's", "engine/api/variant.c",
+      "    return plan_work(r);\n", "    return OK;\n", HELPS)
+fault("KV formats are attended over alike", "engine/api/run_plan.c",
       "    r->costs.attend_rate = run_attend_rate(r);\n",
       "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = run_attend_rate(r);\n", f"{PYTHON} advice")
-fault("what is not there is encoded", "engine/app/variant.c", "        r->weights_assumed = 1;\n", "", f"{PYTHON} advice")
-fault("another format keeps the slices of the head", "engine/pack/pack_write.c",
+fault("what is not there is encoded", "engine/api/variant.c", "        r->weights_assumed = 1;\n", "", f"{PYTHON} advice")
+fault("another format keeps the slices of the head", "engine/model/pack_write.c",
       "        as->n_layers = w->n_layers;\n", "", "pack_as_test", HELPS)
-fault("auto is no flag to a plan file", "engine/app/plan_file.c",
+fault("auto is no flag to a plan file", "engine/api/plan_file.c",
       "is_open && !by_percent && !config_given(c, f->flag)", "is_open && !by_percent", FLAGS)
-fault("a plan file's counts hold for any number of batches", "engine/app/plan_file.c",
+fault("a plan file's counts hold for any number of batches", "engine/api/plan_file.c",
       "    keep_shares(r, plan, wish);\n", "", FLAGS)
-fault("a plan file of other KV is taken without a word", "engine/app/plan_file.c",
+fault("a plan file of other KV is taken without a word", "engine/api/plan_file.c",
       "        compare_kv(r, json_object_get(root, \"kv\"));\n", "        ;\n", FLAGS)
-fault("--threads beside a machine file passes in silence", "engine/app/run_rates.c",
+fault("--threads beside a machine file passes in silence", "engine/api/run_rates.c",
       'config_given(r->config, "threads") && r->machine.threads != threads', "0", "plan_flags_test.py --only threads_of_run")
-fault("a machine file's ram is no budget", "engine/app/run_rates.c",
+fault("a machine file's ram is no budget", "engine/api/run_rates.c",
       "ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);", "ram = min_i64(ram, INT64_MAX);", "plan_flags_test.py --only capacities")
 
 # ---- the search
@@ -358,21 +358,21 @@ fault("pass keys stand elsewhere", "bench/needle.c", "filler * (2 * depth + 1) /
       f"{FRONTIER} needles")
 fault("a share of pass keys that counts from nothing", "bench/frontier.c", "(row->needle - base->no_needle) / all", "row->needle / all",
       f"{FRONTIER} needles")
-fault("what another text cost is taken", "engine/app/frontier_file.c", "strcmp(row->conditions, like->conditions) == 0", "1",
+fault("what another text cost is taken", "engine/api/frontier_file.c", "strcmp(row->conditions, like->conditions) == 0", "1",
       f"{FRONTIER} resumes")
 fault("bf16 and f32 cost the same", "bench/frontier.c", "hash_bytes(computes, kv - computes, hash)", "hash", f"{FRONTIER} resumes")
-fault("what a stopped benchmark left of a row is joined by the next", "engine/app/frontier_file.c", "last == '\\n' ? \"\" : \"\\n\"",
+fault("what a stopped benchmark left of a row is joined by the next", "engine/api/frontier_file.c", "last == '\\n' ? \"\" : \"\\n\"",
       '""', f"{FRONTIER} resumes")
-fault("a row without its end counts", "engine/app/frontier_file.c", "if (end == 0 || line[end - 1] != '\\n')", "if (end == 0)",
+fault("a row without its end counts", "engine/api/frontier_file.c", "if (end == 0 || line[end - 1] != '\\n')", "if (end == 0)",
       f"{FRONTIER} most_scored")
-fault("the last figure of a policy counts, however little was scored", "engine/app/frontier_file.c",
+fault("the last figure of a policy counts, however little was scored", "engine/api/frontier_file.c",
       "(found && scored(&one) < scored(row))", "(found && scored(&one) < 0)", f"{FRONTIER} most_scored")
-fault("the rate of another job is taken", "engine/app/frontier_file.c", "strcmp(row->job, like->job) == 0", "1", f"{FRONTIER} measured")
-fault("the table counts before the model's own figures", "engine/app/variant.c", "        !frontier_find(path, &like, &row))",
+fault("the rate of another job is taken", "engine/api/frontier_file.c", "strcmp(row->job, like->job) == 0", "1", f"{FRONTIER} measured")
+fault("the table counts before the model's own figures", "engine/api/variant.c", "        !frontier_find(path, &like, &row))",
       "        !frontier_find(path, &like, &row) || q.more >= 0)", f"{FRONTIER} told")
-fault("costs of two changes add up", "engine/app/variant.c", "        if (q[n].more >= 0)\n            return n + 1;\n", "        ;\n",
+fault("costs of two changes add up", "engine/api/variant.c", "        if (q[n].more >= 0)\n            return n + 1;\n", "        ;\n",
       f"{FRONTIER} told")
-fault("scopes of eviction are one", "engine/app/frontier_file.c", '? " scope=layer" : ""', '? "" : ""', f"{FRONTIER} told")
+fault("scopes of eviction are one", "engine/api/frontier_file.c", '? " scope=layer" : ""', '? "" : ""', f"{FRONTIER} told")
 fault("a window's queries see all", "bench/attention_look.c", "int low = prompt_low(a, query)", "int low = 0", f"{ATTENTION} kinds")
 fault("sinks take nothing", "bench/attention_look.c", "    return sum + (a->sinks ? exp(a->sinks[head] - greatest) : 0);",
       "    return sum;", f"{ATTENTION} kinds")
@@ -398,9 +398,9 @@ fault("a line may be as long as it wants", "engine/job/job.c",
       "    if (job->config.line_max > 0)\n", "    if (0)\n", "budget_test.py --only one_long_line")
 fault("the buffer of a long line is kept", "engine/data/jsonl.c",
       "if (j->buf_cap <= JSONL_WINDOW_BYTES)", "if (1)", "jsonl_test")
-fault("a pack is its model's by name", "engine/app/opened.c",
+fault("a pack is its model's by name", "engine/api/opened.c",
       "o->model.source != source;", "0;", "command_test.py --only foreign_pack")
-fault("two models of one size are one", "engine/pack/pack.c",
+fault("two models of one size are one", "engine/model/pack.c",
       "sum = hash_bytes(block, n, sum);", "sum += (uint64_t)n;", "command_test.py --only foreign_pack")
 
 # ---- what is worked on at once

@@ -2,7 +2,7 @@
 from mutant_fault import fault
 
 CGROUP, MACHINE, CODEC, URING = "offload/cgroup.c:", "offload/machine.c:", "offload/codec.c:", "offload/ring_uring.c:"
-MERGE, STATUS, OUT = "engine/app/commands_merge.c:", "engine/job/job_status.c:", "engine/job/job_out.c:"
+MERGE, STATUS, OUT = "engine/cli/commands_merge.c:", "engine/job/job_status.c:", "engine/job/job_out.c:"
 
 # ---- memory that is there
 
@@ -53,7 +53,7 @@ fault("scratch keeps its name", "offload/tier_nvme.c:file_open", "    unlink(nam
 CAP = "prompt_cap_test.py"
 fault("a prompt as long as the cap is refused", "engine/job/job.c:job_row_check",
       "r->n_prompt > c->prompt_cap", "r->n_prompt >= c->prompt_cap", CAP)
-fault("the cap is a quarter of what fits", "engine/app/run_plan.c:search_cap", "job_work_within(r->job, fits, &r->work);",
+fault("the cap is a quarter of what fits", "engine/api/run_plan.c:search_cap", "job_work_within(r->job, fits, &r->work);",
       "job_work_within(r->job, fits / 4, &r->work);", CAP + " --only longest_rows")
 fault("the cap is not written", "engine/job/job_manifest.c", "    if (job->cap_fixed) {\n        char check[16];",
       "    if (0) {\n        char check[16];", CAP + " --only resumed")
@@ -89,14 +89,14 @@ fault("codec: what is behind the end is as it was", CODEC + "codec_compress",
 
 # ---- what survives
 
-fault("ulimit -t kills", "engine/app/main.c:catch_signals", "{SIGXCPU, SIGINT", "{SIGINT", "trouble_test.py --only signals")
-fault("SIGTERM kills", "engine/app/main.c:catch_signals", "SIGINT, SIGTERM, SIGHUP", "SIGINT, SIGHUP", "trouble_test.py --only signals")
-fault("Ctrl-C does not stop a packing", "engine/app/opened.c:pack_progress_show", "    if (*p->interrupted)\n", "    if (0)\n",
+fault("ulimit -t kills", "engine/cli/main.c:catch_signals", "{SIGXCPU, SIGINT", "{SIGINT", "trouble_test.py --only signals")
+fault("SIGTERM kills", "engine/cli/main.c:catch_signals", "SIGINT, SIGTERM, SIGHUP", "SIGINT, SIGHUP", "trouble_test.py --only signals")
+fault("Ctrl-C does not stop a packing", "engine/api/opened.c:pack_progress_show", "    if (*p->interrupted)\n", "    if (0)\n",
       "trouble_test.py --only packing")
-fault("probe ignores a stray word", "engine/app/config.c", '{"probe", CMD_PROBE, 0,', '{"probe", CMD_PROBE, 1,', "config_test")
-fault("a reader of stderr that left kills", "engine/app/main.c:catch_signals", "signal(SIGPIPE, SIG_IGN);", "",
+fault("probe ignores a stray word", "engine/api/config.c", '{"probe", CMD_PROBE, 0,', '{"probe", CMD_PROBE, 1,', "config_test")
+fault("a reader of stderr that left kills", "engine/cli/main.c:catch_signals", "signal(SIGPIPE, SIG_IGN);", "",
       "trouble_test.py --only signals")
-fault("hwloc's end is ours", "engine/app/main.c:on_crash", "if (machine_in_library)", "if (0)", "command_test.py --only no_memory")
+fault("hwloc's end is ours", "engine/cli/main.c:on_crash", "if (machine_in_library)", "if (0)", "command_test.py --only no_memory")
 fault("OUT has its name before its bytes are durable", OUT + "new_file", "fsync(m->fd) != 0", "0", "nth_test.py --only calls")
 fault("lines behind the last commit stay in OUT", OUT + "rename_partial", "ftruncate(m->job->partial_fd, m->job->partial_bytes) != 0 ||", "",
       "job_out_test", "job_resume_test", "kill_test.py --only every_point")
@@ -133,12 +133,12 @@ fault("merge: tokens are those of the first part", MERGE + "set_sum", "i < m->n"
 
 # ---- plans that change
 
-fault("replan: a plan is kept whatever a control group takes away", "engine/app/replan.c:is_short",
+fault("replan: a plan is kept whatever a control group takes away", "engine/api/replan.c:is_short",
       "    w->budget = budget;\n    return 1;", "    return 0;", "replan_test.py --only limit_lowered")
 
 # ---- where it runs
 
-fault("the locale of the environment rules", "engine/app/main.c", "    catch_signals();\n",
+fault("the locale of the environment rules", "engine/cli/main.c", "    catch_signals();\n",
       "    extern char *setlocale(int, const char *);\n    setlocale(6, \"\");\n    catch_signals();\n",
       "environs_test.py --only locales")
 fault("io_uring that is refused ends a run", "offload/ring.c:backend_open", "config->kind == RING_URING", "1", "environs_test.py --only no_uring")

@@ -2,7 +2,7 @@
 from mutant_fault import fault
 
 ERRORS, IGNORE, FIELDS = "engine/job/errors.c", "engine/job/ignore.c", "engine/job/request_fields.c"
-SPOOL, SCAN, MANIFEST = "engine/app/spool.c", "engine/job/job_scan.c", "engine/job/job_manifest.c"
+SPOOL, SCAN, MANIFEST = "engine/cli/spool.c", "engine/job/job_scan.c", "engine/job/job_manifest.c"
 STDOUT, DRY = "command_test.py --only stdout_rows", "merge_test.py --only dry_run"
 
 fault("a digit of a word is a value", ERRORS, "    if (p > text && (isalnum", "    if (0 && (isalnum", "errors_test")
@@ -39,6 +39,6 @@ fault("a folder of --work-dir goes with the job", SPOOL, "    if (copied == OK &
 fault("a full stdout is no error", SPOOL, "    err = copied == OK ? err : copied;\n", "", STDOUT)
 fault("a closed stdout shows at the end", SPOOL, "    if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) == O_RDONLY)", "    if (0)", STDOUT)
 fault("a folder that is kept has no name", SPOOL, "    if (c->work_dir || rmdir(work_dir) == 0)\n", "    if (rmdir(work_dir) == 0 || 1)\n", STDOUT)
-fault("a dry run prints the rows of an earlier run", "engine/app/commands.c", "asked->dry_run ? err : spool_out_end", "0 ? err : spool_out_end", STDOUT)
-fault("--work-dir without -o - is passed over", "engine/app/outputs.c", "    if (c->work_dir && !(is_stdout && (command & rows)))\n", "    if (0)\n", STDOUT)
+fault("a dry run prints the rows of an earlier run", "engine/cli/commands.c", "asked->dry_run ? err : spool_out_end", "0 ? err : spool_out_end", STDOUT)
+fault("--work-dir without -o - is passed over", "engine/api/outputs.c", "    if (c->work_dir && !(is_stdout && (command & rows)))\n", "    if (0)\n", STDOUT)
 fault("Ctrl-C does not stop a write to stdout", SPOOL, "if (*c->interrupted != before || (put", "if ((put", STDOUT)

@@ -1,7 +1,7 @@
 /* tests/pack_as_test.c - a pack that nobody writes, against the one that would have been written:
  * the same layers, tensor by tensor. */
-#include "engine/pack/dummy.h"
-#include "engine/pack/pack.h"
+#include "engine/model/dummy.h"
+#include "engine/model/pack.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

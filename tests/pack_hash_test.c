@@ -1,5 +1,5 @@
 /* tests/pack_hash_test.c - by what the pack of a model is found: the bytes of its files. */
-#include "engine/pack/pack.h"
+#include "engine/model/pack.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* tests/pack_kinds_test.c - packs of models whose layers are of two kinds: what each layer holds,
  * and directories that lie about it under right checksums. */
-#include "engine/pack/dummy.h"
-#include "engine/pack/pack.h"
+#include "engine/model/dummy.h"
+#include "engine/model/pack.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* tests/pack_test.c - packs written from numbers in memory: what is read back is what was given,
  * and no damage goes unseen. */
-#include "engine/pack/pack.h"
+#include "engine/model/pack.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* tests/report_test.c - the figures, the end report and the summary of a made-up run. */
-#include "engine/app/report.h"
-#include "engine/app/plan_file.h"
-#include "engine/app/words.h"
+#include "engine/api/plan_file.h"
+#include "engine/api/report.h"
+#include "engine/api/words.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

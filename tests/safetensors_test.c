@@ -1,7 +1,7 @@
 /* tests/safetensors_test.c - good files as other programs write them, and one hostile file per
  * check: the code, a piece of the message, and no byte read outside the file (run it under ASan
  * too). */
-#include "engine/source/safetensors.h"
+#include "engine/model/containers/safetensors.h"
 
 #include <errno.h>
 #include <sys/stat.h>

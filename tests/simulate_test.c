@@ -4,7 +4,7 @@
 #define N_REQUESTS 48
 #include <math.h>
 
-#include "engine/app/left.h"
+#include "engine/api/left.h"
 #include "policy/moves.h"
 #include "tests/engine_bed.h"
 #include "tests/sim_device.h"

@@ -1,5 +1,5 @@
 /* tests/source_test.c - which reader a path gets, and that both kinds answer through one door. */
-#include "engine/source/source.h"
+#include "engine/model/containers/source.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

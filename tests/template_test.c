@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/chat/template.h"
+#include "engine/text/template.h"
 #include "tests/sweep.h"
 
 #include <cmocka.h> // last: it defines a macro called fail

@@ -14,7 +14,7 @@ import tempfile
 
 # Each may include those before it; bench and tests may include all.
 PLACES = ["kernels/base", "policy", "kernels", "offload",
-          *("engine/" + room for room in ("data", "source", "pack", "token", "chat", "job", "line", "app", "api"))]
+          *("engine/" + room for room in ("data", "model/containers", "model/families", "model", "text", "job", "line", "api", "cli"))]
 LINE_MAX, FUNCTION_MAX, KERNEL_FUNCTION_MAX, FILE_MAX = 100, 70, 120, 800
 
 # Foreign headers that one place only may know.
@@ -25,8 +25,8 @@ FOREIGN = [
     (r"isa-l", r"kernels/base/base\.c"),
     (r"(cuda|cublas|cuda_|nccl|mma)\w*(\.h|\.cuh)", r"kernels/cuda/.*"),
     (r"jansson", r"(engine|bench)/.*"),
-    (r"pcre2", r"engine/token/.*"),
-    (r"utf8proc", r"engine/(token/.*|chat/template_(value|text)\.c)"),
+    (r"pcre2", r"engine/text/token.*"),
+    (r"utf8proc", r"engine/text/.*"),
     (r"cmocka", r"tests/.*"),
 ]
 POLICY_INCLUDES = {"assert.h", "float.h", "limits.h", "math.h", "stddef.h", "stdint.h", "stdio.h", "stdlib.h",
@@ -41,14 +41,14 @@ BANNED = [ # call, where it may stand (regular expression, or None), why not
      "data files are read into owned buffers"),
     (r"assert", r"tests/.*", "CHECK is for bugs, fail() for errors"),
     (r"abort", r"kernels/base/base\.c|tests/.*", "only CHECK aborts"),
-    (r"_?exit|_Exit|quick_exit", r"engine/app/main\.c|tests/.*", "only main.c exits"),
-    (r"v?printf|puts|putchar|fputchar", r"engine/app/(main|help\w*|version|commands\w*|explain|plan_file|run_plan)\.c|engine/api/example\.c|bench/.*|tests/.*",
+    (r"_?exit|_Exit|quick_exit", r"engine/cli/main\.c|tests/.*", "only main.c exits"),
+    (r"v?printf|puts|putchar|fputchar", r"engine/cli/(main|help\w*|commands\w*)\.c|engine/api/(version|commands\w*|explain|plan_file|run_plan|example)\.c|bench/.*|tests/.*",
      "stdout is for results, written by commands"),
 ]
 # Who allocates: what comes up before the line starts (parsers, openers, rings), never the line itself.
 ALLOCATES = (r"kernels/(device_cpu|base/trace|base/pool|base/thread)\.c|kernels/cuda/(device|loose|pins)\.cu|offload/(codec|mover|ring\w*|tier_nvme|machine|probe_matmul|machine_file)\.c|"
-             r"engine/(data|source|pack|token|chat|job)/.*\.c|engine/(line/(engine|dummy_layers)|api/\w+)\.c|"
-             r"engine/app/(replan|config_words|opened|outputs|report\w*|run\w*|commands\w*|explain_help|variant)\.c|bench/.*|tests/.*")
+             r"engine/(data|model|text|job|api|cli)/.*\.c|engine/line/(engine|dummy_layers)\.c|"
+             r"bench/.*|tests/.*")
 SILENT = r"policy/.*"  # formats into buffers; never onto a stream
 
 
@@ -226,8 +226,8 @@ def run(root, report):
 HEAD = "/* canary */\n"
 CANARIES = { # rule and a word of its sentence -> file, text
     ("rule_include_direction", "may not include"): ("kernels/a.c", HEAD + '#include "engine/data/x.h"\n'),
-    ("rule_include_direction", "engine/pack may not include engine/token"): (
-        "engine/pack/a.c", HEAD + '#include "engine/token/x.h"\n'),
+    ("rule_include_direction", "engine/model may not include engine/text"): (
+        "engine/model/a.c", HEAD + '#include "engine/text/x.h"\n'),
     ("rule_include_direction", "has rooms"): ("engine/a.c", HEAD),
     ("rule_include_direction", "from the root"): ("kernels/b.c", HEAD + '#include "x.h"\n'),
     ("rule_include_direction", "nothing includes"): ("engine/data/a.c", HEAD + '#include "tests/x.h"\n'),
@@ -254,7 +254,7 @@ CANARIES = { # rule and a word of its sentence -> file, text
     ("rule_calls", "atoi"): ("engine/data/n.c", HEAD + "int x = atoi(y);\n"),
     ("rule_calls", "alloca"): ("engine/data/o.c", HEAD + "int *x = alloca(4);\n"),
     ("rule_calls", "malloc"): ("engine/line/stage.c", HEAD + "int *x = malloc(4);\n"),
-    ("rule_calls", "mmap"): ("engine/pack/pack.c", HEAD + "int *x = mmap(y);\n"),
+    ("rule_calls", "mmap"): ("engine/model/pack.c", HEAD + "int *x = mmap(y);\n"),
     ("rule_calls", "printf"): ("engine/line/layer.c", HEAD + "int x = printf(y);\n"),
     ("rule_calls", "exit"): ("engine/data/p.c", HEAD + "void f(void)\n{\n    exit(1);\n}\n"),
     ("rule_calls", "assert"): ("offload/c.c", HEAD + "void f(void)\n{\n    assert(1);\n}\n"),

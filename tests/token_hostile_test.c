@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/token/token.h" // before cmocka.h, whose macro fail() takes no arguments
+#include "engine/text/token.h" // before cmocka.h, whose macro fail() takes no arguments
 
 #include <cmocka.h>
 

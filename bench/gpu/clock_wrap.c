@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "engine/line/home.h"
-#include "engine/pack/pack.h"
+#include "engine/model/pack.h"
 
 #define BROUGHT_IN ((size_t)64 << 20) // bytes up to which memory is brought in as asked
 
@@ -16,8 +16,8 @@ void *__real_mmap(void *at, size_t n_bytes, int protection, int flags, int fd, o
 void *__wrap_mmap(void *at, size_t n_bytes, int protection, int flags, int fd, off_t offset);
 void *__wrap_mmap(void *at, size_t n_bytes, int protection, int flags, int fd, off_t offset)
 {
-    return __real_mmap(at, n_bytes, protection,
-                       flags | (flags & MAP_ANONYMOUS ? MAP_NORESERVE : 0), fd, offset);
+    return __real_mmap(at, n_bytes, protection, flags | (flags & MAP_ANONYMOUS ? MAP_NORESERVE : 0),
+                       fd, offset);
 }
 
 int __real_madvise(void *at, size_t n_bytes, int advice);

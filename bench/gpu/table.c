@@ -8,20 +8,24 @@
 #include <string.h>
 
 #include "bench/gpu/step.h"
-#include "engine/pack/dummy.h"
+#include "engine/model/dummy.h"
 
 #define GIB ((int64_t)1 << 30)
 
 /* Published: H2O (Zhang et al. 2023): OPT-6.7B with 2,048 + 2,048 tokens on an A100. */
 #define H2O_JOB(card_name, kv, share, tokens_per_s, rows)                                          \
-    {"OPT-6.7B 2048+2048", "opt-6.7b-4k", card_name, kv, share, tokens_per_s,                      \
-     DTYPE_BF16,           rows,          1,         2048, 2048,  0}
+    {                                                                                              \
+        "OPT-6.7B 2048+2048", "opt-6.7b-4k", card_name, kv, share, tokens_per_s, DTYPE_BF16, rows, \
+            1, 2048, 2048, 0                                                                       \
+    }
 #define PUBLISHED(card_name)                                                                       \
     H2O_JOB(card_name, "full", 1, 494, 24), H2O_JOB(card_name, "h2o", 0.2, 919, 24),               \
         H2O_JOB(card_name, "h2o", 0.2, 1161, 64)
 #define STREAMED(card_name)                                                                        \
-    {"OPT-30B in 16 GB", "opt-30b", card_name, "full", 1, 0,                                       \
-     DTYPE_BF16,         144,       3,         512,    32, 12 * GIB}
+    {                                                                                              \
+        "OPT-30B in 16 GB", "opt-30b", card_name, "full", 1, 0, DTYPE_BF16, 144, 3, 512, 32,       \
+            12 * GIB                                                                               \
+    }
 
 static const struct card_job jobs[] = {
     STREAMED("t4"),
@@ -36,8 +40,8 @@ static const struct card_job jobs[] = {
     {"Qwen3-30B-A3B", "qwen3-30b-a3b", "h100", "full", 1, 0, DTYPE_BF16, 64, 1, 512, 128, 0},
 };
 
-static const char *const spent_names[N_SPENT] = {"weights",      "decode", "attention",
-                                                 "norms and rows", "head", "small copies"};
+static const char *const spent_names[N_SPENT] = {"weights",        "decode", "attention",
+                                                 "norms and rows", "head",   "small copies"};
 
 static const char *bound_of(const struct modelled *s)
 {
@@ -92,8 +96,10 @@ static enum err machine_print(const char *name)
     struct machine m;
     const struct gpu_card *c = gpu_card_by_name(name);
     if (!c)
-        return fail(ERR_USAGE, "--machine: no card '%s' (t4, a10, rtx4090, a100-40, a100, h100, "
-                               "h200)", name);
+        return fail(ERR_USAGE,
+                    "--machine: no card '%s' (t4, a10, rtx4090, a100-40, a100, h100, "
+                    "h200)",
+                    name);
     TRY(dummy_open(&model, "configs/opt-30b.cfg"));
     step_rates(&m, &model.shape, c);
     dummy_close(&model);

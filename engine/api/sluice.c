@@ -1,4 +1,4 @@
-/* engine/api/sluice.c - see sluice.h: calls of the library become runs (engine/app/run.h).
+/* engine/api/sluice.c - see sluice.h: calls of the library become runs (engine/api/run.h).
  *
  * Owns: the handle: its flags, the opened model with its threads and device, the last sentence.
  * Refuses: what the program alone does: standard input and output, signals, the terminal. */
@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/app/commands.h"
-#include "engine/app/outputs.h"
-#include "engine/app/plan_file.h"
-#include "engine/app/version.h"
+#include "engine/api/outputs.h"
+#include "engine/api/plan_file.h"
+#include "engine/api/rows.h"
+#include "engine/api/version.h"
 
 _Static_assert((int)SLUICE_FIT == (int)ERR_FIT && (int)SLUICE_DISK == (int)ERR_IO &&
                    (int)SLUICE_STOPPED == (int)ERR_STOPPED,
@@ -215,7 +215,7 @@ static enum err parse(struct sluice *s, enum request_kind kind,
 {
     struct run *r = &s->run;
     struct request_defaults defaults;
-    command_defaults(r, &defaults);
+    rows_defaults(r, &defaults);
     TRY(ignore_parse(&defaults.ignore, r->config->ignore_fields));
     for (int i = 0; i < n; i++) {
         struct row_error error = {0};
@@ -244,7 +244,7 @@ static enum err run_batch(struct sluice *s, enum request_kind kind,
     enum err err = parse(s, kind, requests, n, b, parsed, &n_parsed);
     const struct job_callbacks callbacks = {.finished = finished, .ctx = b};
     if (err == OK && n_parsed > 0)
-        err = command_walk_memory(&s->run, kind, parsed, n_parsed, &callbacks);
+        err = rows_memory(&s->run, kind, parsed, n_parsed, &callbacks);
     else
         for (int64_t i = 0; i < n_parsed; i++)
             request_free(&parsed[i]);
@@ -292,9 +292,9 @@ static enum err score(struct sluice *s, const int32_t *ids, int n, int n_prompt,
         if (ids[i] < 0 || ids[i] >= shape->vocab)
             return fail(ERR_USAGE, "ids[%d]: %d is no token (the model has %d)", i, ids[i],
                         shape->vocab);
-    TRY(command_score_row(&q, 0, "score", ids, n, n_prompt));
+    TRY(rows_score(&q, 0, "score", ids, n, n_prompt));
     const struct job_callbacks callbacks = {.finished = scored, .ctx = logprobs};
-    return command_walk_memory(&s->run, REQUEST_SCORE, &q, 1, &callbacks);
+    return rows_memory(&s->run, REQUEST_SCORE, &q, 1, &callbacks);
 }
 
 int sluice_score(struct sluice *s, const int32_t *ids, int n, int n_prompt, float *logprobs)
@@ -336,7 +336,7 @@ static int run_files(struct sluice *s, enum request_kind kind, const char *in, c
         s->run.config = &c;
         s->run.progress = of.progress ? progress : NULL;
         s->run.progress_ctx = &of;
-        err = end_job(s, command_rows(&s->run, kind, &s->summary));
+        err = end_job(s, rows_run(&s->run, kind, &s->summary));
         s->run.progress = NULL;
     }
     return leave(s, err);
@@ -384,7 +384,7 @@ static enum err plan(struct sluice *s, const struct sluice_work *work, struct sl
     c.gen_len = work->gen_len;
     r->config = &c;
     r->elsewhere = c.machine != NULL;
-    enum err err = command_plan_make(r, &e);
+    enum err err = plan_work_explained(r, &e);
     if (err == OK && json) {
         json_t *root = plan_json(r, &e);
         err = dump(root, 6, json);

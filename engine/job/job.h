@@ -34,7 +34,7 @@ enum job_companion {
     JOB_MANIFEST,
     JOB_MANIFEST_TMP,
     JOB_TMP,
-    JOB_INPUT, // rows that came by stdin (engine/app/spool.h)
+    JOB_INPUT, // rows that came by stdin (engine/cli/spool.h)
     N_JOB_COMPANIONS
 };
 extern const char *const job_suffixes[N_JOB_COMPANIONS];
@@ -193,7 +193,7 @@ struct job_counts {
     // rows of this shard; done = ok + failed, earlier runs' included; resumed: of them, those that
     // an earlier run had done or begun
     int64_t rows, done, ok, failed, resumed;
-    int64_t prompt_tokens, output_tokens;    // of rows done or live in this run
+    int64_t prompt_tokens, output_tokens; // of rows done or live in this run
     /* Tokens that this run sampled and rows that stopped after one of them, by how much of its
      * allowed output the row had. Ends by length do not count. */
     int64_t sampled[WORK_EIGHTHS], stopped[WORK_EIGHTHS];

@@ -6,9 +6,9 @@
 #ifndef ENGINE_JOB_REQUEST_H
 #define ENGINE_JOB_REQUEST_H
 
-#include "engine/chat/template.h"
 #include "engine/job/ignore.h"
-#include "engine/token/token.h"
+#include "engine/text/template.h"
+#include "engine/text/token.h"
 #include "kernels/ops.h"
 
 enum request_kind { REQUEST_GENERATE, REQUEST_SCORE };

@@ -4,7 +4,7 @@
  * them, so that what earlier runs streamed does not show in the speed of this one. */
 #include "engine/line/dummy_layers.h"
 
-#include "engine/pack/dummy.h"
+#include "engine/model/dummy.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,12 +2,12 @@
  * layers into the pack, resident ones into memory.
  *
  * Owns: which layers are made, and all threads making them. Refuses: what the numbers are
- * (engine/pack/dummy_numbers.h) and how they lie in a layer (engine/pack/pack_write.c). */
+ * (engine/model/dummy_numbers.h) and how they lie in a layer (engine/model/pack_write.c). */
 #ifndef ENGINE_LINE_DUMMY_LAYERS_H
 #define ENGINE_LINE_DUMMY_LAYERS_H
 
 #include "engine/line/home.h"
-#include "engine/pack/pack.h"
+#include "engine/model/pack.h"
 #include "kernels/base/pool.h"
 
 struct dummy_layers {

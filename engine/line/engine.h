@@ -7,14 +7,14 @@
 
 #include <signal.h>
 
+#include "engine/job/job.h"
 #include "engine/line/attend.h"
 #include "engine/line/batch.h"
 #include "engine/line/dump.h"
 #include "engine/line/gather.h"
 #include "engine/line/home.h"
-#include "engine/job/job.h"
 #include "engine/line/layer.h"
-#include "engine/pack/model.h"
+#include "engine/model/model.h"
 #include "kernels/base/trace.h"
 #include "offload/probe_model.h"
 

@@ -8,8 +8,8 @@
 
 #include "engine/line/batch.h"
 #include "engine/line/frames.h"
-#include "engine/pack/model.h"
-#include "engine/pack/pack_codec.h"
+#include "engine/model/model.h"
+#include "engine/model/pack_codec.h"
 #include "offload/tier.h"
 #include "policy/layout.h"
 

@@ -13,7 +13,7 @@
 #include "engine/line/cross.h"
 #include "engine/line/gather.h"
 #include "engine/line/tables.h"
-#include "engine/pack/model.h"
+#include "engine/model/model.h"
 #include "kernels/device.h"
 
 /* Called after a row's prompt or forced tokens went through a layer: --kv-dump. events [n,
@@ -35,9 +35,9 @@ struct layer_work {
     const struct evict *evict;
     struct ops ops;
     const struct memory *memory;
-    struct tables *tables;   // borrowed: of the step
-    struct {                 // in them; spans from the tile at hand on
-        int32_t *pos; // [tokens of the batch]; NULL: the layer rotates nothing
+    struct tables *tables; // borrowed: of the step
+    struct {               // in them; spans from the tile at hand on
+        int32_t *pos;      // [tokens of the batch]; NULL: the layer rotates nothing
         const struct prompt_span *prompts;
         const struct forced_span *forced;
     } told;

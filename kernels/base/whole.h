@@ -3,7 +3,7 @@
  *
  * Owns: the temporary name beside the final one, and the last rename. Refuses: to follow a symbolic
  * link, to open anything but a new regular file, and to replace a file that appeared under the name
- * while the new one was written. Which paths a flag may name: engine/app/outputs.h. */
+ * while the new one was written. Which paths a flag may name: engine/api/outputs.h. */
 #ifndef KERNELS_BASE_WHOLE_H
 #define KERNELS_BASE_WHOLE_H
 

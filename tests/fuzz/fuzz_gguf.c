@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_gguf.c - a GGUF file: opened, asked for every kind of value, taken for a model of
  * a family, its tokenizer built. */
-#include "engine/source/gguf.h"
-#include "engine/pack/pack.h"
-#include "engine/token/token.h"
+#include "engine/model/containers/gguf.h"
+#include "engine/model/pack.h"
+#include "engine/text/token.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

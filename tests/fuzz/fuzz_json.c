@@ -2,8 +2,8 @@
  * of shards and the header of the weights (four parts of the input; without the third, or when it
  * is empty, the weights are one file, without the fourth those of a llama), taken for a model of a
  * family. */
-#include "engine/source/hf.h"
-#include "engine/pack/pack.h"
+#include "engine/model/containers/hf.h"
+#include "engine/model/pack.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

@@ -3,9 +3,9 @@
  * Random bytes end at the first checksum, so the harness makes header and checksums itself: the
  * input is a byte that says otherwise when it is odd, where the metadata stands (u32, in 4096
  * bytes), and the metadata. What lies between is zeros. */
-#include "engine/pack/pack.h"
-#include "engine/pack/pack_codec.h"
-#include "engine/token/token.h"
+#include "engine/model/pack.h"
+#include "engine/model/pack_codec.h"
+#include "engine/text/token.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

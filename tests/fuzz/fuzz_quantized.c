@@ -1,8 +1,8 @@
 /* tests/fuzz/fuzz_quantized.c - a quantised checkpoint: config.json, the header of its safetensors
  * file (two parts of the input) and the data of the tensors; every matrix found, rows of it read.
  */
-#include "engine/source/quantized.h"
-#include "engine/source/source.h"
+#include "engine/model/containers/quantized.h"
+#include "engine/model/containers/source.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
  */
 #include "engine/data/jsonl.h"
 #include "engine/job/request.h"
-#include "engine/token/token_impl.h"
+#include "engine/text/token_impl.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* tests/fuzz/fuzz_safetensors.c - one safetensors file: opened, every tensor found and read. */
-#include "engine/source/safetensors.h"
+#include "engine/model/containers/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
 /* tests/fuzz/fuzz_settings.c - flat files that people write: machine files, plans, --config files
  * and the command line, model configs. */
-#include "engine/app/config.h"
-#include "engine/pack/dummy.h"
-#include "engine/pack/model.h"
-#include "engine/app/plan_file.h"
+#include "engine/api/config.h"
+#include "engine/api/plan_file.h"
+#include "engine/model/dummy.h"
+#include "engine/model/model.h"
 #include "offload/machine_file.h"
 #include "tests/fuzz/fuzz.h"
 

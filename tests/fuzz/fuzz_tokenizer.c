@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_tokenizer.c - a model's tokenizer files, the blob made of them, and text through
  * tokenizers that are sound. */
-#include "engine/token/token_impl.h"
+#include "engine/text/token_impl.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* tests/fuzz/provider.c - what a packer asks of a model that was found sound. */
-#include "engine/pack/pack.h"
+#include "engine/model/pack.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

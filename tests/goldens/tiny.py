@@ -566,7 +566,7 @@ def gguf_keys_llama(w, c):
 
 
 def gguf_keys_opt(w, c):
-    """No published converter writes opt; these are the keys that engine/source/family_opt.c defines."""
+    """No published converter writes opt; these are the keys that engine/model/families/family_opt.c defines."""
     w.add_feed_forward_length(c["ffn_dim"])
     w.add_layer_norm_eps(1e-5)
     w.add_bool("opt.norm_after", not c["do_layer_norm_before"])

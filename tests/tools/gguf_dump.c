@@ -5,7 +5,7 @@
  * numbers, decoded row by row gguf_dump FILE int|float|bool|str|strs|i32s|f32s KEY    one line per
  * value; strings end with NUL Exit code: that of the error, with its line on stderr; 3 when there
  * is no such key or tensor. */
-#include "engine/source/gguf.h"
+#include "engine/model/containers/gguf.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
  *     pack_source MODEL OTHER    packs both; wants the same shape and the same numbers
  *
  * Errors go to stderr, exit 1. */
-#include "engine/source/family.h"
-#include "engine/pack/pack.h"
+#include "engine/model/families/family.h"
+#include "engine/model/pack.h"
 
 #include <fcntl.h>
 #include <math.h>

@@ -5,14 +5,13 @@
  *
  *     source_dump MODEL [KEY...]      exit code: as sluice's
  *     source_dump MODEL --f32 NAME    the numbers of one tensor instead, a quantised matrix too */
-#include "engine/source/hf.h"
-#include "engine/source/source.h"
+#include "engine/model/containers/hf.h"
+#include "engine/model/containers/source.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
 
 static enum err tensor_crc(const struct source *s, const struct source_tensor *t, uint32_t *crc)
 {

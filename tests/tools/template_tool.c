@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/chat/template.h"
+#include "engine/text/template.h"
 
 #define OUT_BYTES (8 << 20)
 

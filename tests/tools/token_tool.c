@@ -7,7 +7,7 @@
  * answered by the text as a JSON string, once from tokenizer_decode and once, after a tab, from the
  * streaming detokenizer. --special: encode adds what the tokenizer adds by itself; decode skips
  * special tokens. --info: no rows; one JSON object with what is known about the vocabulary. */
-#include "engine/token/token.h"
+#include "engine/text/token.h"
 
 #include <jansson.h>
 #include <stdio.h>

@@ -1,0 +1,120 @@
+/* engine/api/config.h - one table of knobs: the command line, --config files, --help and the report
+ * read it.
+ *
+ * Owns: parsing of values (sizes, counts, durations, fractions) and the defaults. Refuses: what the
+ * values mean together (engine/api/run.c). The command line wins over a --config file, whatever the
+ * order. */
+#ifndef ENGINE_API_CONFIG_H
+#define ENGINE_API_CONFIG_H
+
+#include <signal.h>
+
+#include "kernels/base/base.h"
+
+#define CONFIG_AUTO -1
+
+/* Commands that take a knob, or-ed in its row of the table. */
+enum config_command {
+    CMD_RUN = 1,
+    CMD_GEN = 2,
+    CMD_SCORE = 4,
+    CMD_PLAN = 8,
+    CMD_PROBE = 16,
+    CMD_PACK = 32,
+    CMD_INSPECT = 128,
+    CMD_TOKENIZE = 256,
+    CMD_STATUS = 512,
+    CMD_MERGE = 1024,
+    CMD_CACHE = 2048,
+    CMD_BENCH_THROUGHPUT = 1 << 20,
+    CMD_BENCH_OPS = 1 << 22,
+    CMD_BENCH_IO = 1 << 23,
+    CMD_BENCH_FRONTIER = 1 << 24,
+    CMD_BENCH_ATTENTION = 1 << 25,
+    CMD_BENCH_COPIES = 1 << 26,
+    CMD_BENCH = CMD_BENCH_THROUGHPUT | CMD_BENCH_OPS | CMD_BENCH_IO | CMD_BENCH_COPIES |
+                CMD_BENCH_FRONTIER | CMD_BENCH_ATTENTION,
+};
+
+/* A command as --help shows it. */
+struct config_command_row {
+    const char *name; // one word, or two: "bench sweep"
+    enum config_command id;
+    int words; // most words that are not flags, the second word of `name` among them
+    const char *usage, *help;
+    const char *first; // the flags that --help shows first: names apart by blanks
+};
+extern const struct config_command_row config_commands[];
+extern const int config_n_commands;
+
+#define CONFIG_STOPS_MAX 16
+#define CONFIG_KNOBS_MAX 128
+#define CONFIG_ARGS_MAX  1024
+
+struct config {
+    const char *model, *in, *out, *prompt, *prompt_file, *text;
+    const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
+        *work_dir, *compare, *policies, *budgets, *kv_formats;
+    const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
+        *kv_positions, *kv_format, *order, *ignore_fields, *progress, *shard, *kv_budget,
+        *kv_budget_of, *kv_budget_layers, *kv_recent, *resident, *percent, *weights_codec,
+        *share_prefixes, *replan;
+    int64_t mem_device, mem_ram, mem_disk, cache_max;
+    int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
+    int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
+    int64_t prompt_len, gen_len, num_prompts, runs, needles;
+    double temperature, top_p, min_p, repetition_penalty, time_limit_s;
+    int measure, chat, ignore_eos, retry_errors, overwrite, dry_run, json, csv, full, reset, decode,
+        kv_simulate, verbose, quiet, help, no_advice;
+    const char *stops[CONFIG_STOPS_MAX];
+    int n_stops;
+    const char *args[CONFIG_ARGS_MAX]; // words that are not flags
+    int n_args;
+    const volatile sig_atomic_t *interrupted; // borrowed; becomes 1 when the command shall stop
+    char *file_text;                          // owned: of --config; values point into it
+    char percent_text[128];                   // the six words of --percent in one
+    int to_stdout;                            // 1: -o - of a job; `out` is the file that it makes
+    int made_input;                           // 1: this command made the file of -i out of stdin
+    int looks;                             // 1: the command (plan) leaves no model behind for later
+    int compares_policies;                 // 1: flags of KV policies are those of --policies
+    unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
+};
+
+/* Defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag, and the
+ * nearest known one. argv lives as long as the config. */
+enum err config_parse(struct config *c, enum config_command command, int argc, char **argv);
+/* Frees what the config owns. */
+void config_free(struct config *c);
+/* More words of a command line, over what `c` says already. They live as long as the config. */
+enum err config_words(struct config *c, enum config_command command, int argc, char **argv);
+/* Sets one knob by name, as `--name value` would. */
+enum err config_set(struct config *c, enum config_command command, const char *name,
+                    const char *value);
+/* The value of a flag of one value as text: numbers plain, in bytes where they are sizes. */
+void config_text(const struct config *c, const char *name, char *buf, int cap);
+/* 1 when the command line or --config named this flag, also with its default. */
+int config_given(const struct config *c, const char *name);
+/* A flag that names a file, and the file. */
+struct config_path {
+    const char *flag, *path;
+    int written; // 1: the command writes the file, 0: reads it
+};
+/* Those that were given a value; returns how many. cap: CONFIG_KNOBS_MAX is always enough. */
+int config_paths(const struct config *c, struct config_path *paths, int cap);
+/* The command that the first words name, "bench sweep" before "bench"; NULL: none. */
+const struct config_command_row *config_command_find(int argc, char **argv);
+enum err config_command_unknown(const char *word); // ERR_USAGE: which command it may have meant
+const struct config_command_row *config_command_by_id(enum config_command id);
+
+/* "24G" GiB, "24g" GB, "512M", decimals; "300MB" decimal and "300MiB" (or "300Mi") binary in either
+ * case of letters; plain numbers are bytes. */
+enum err parse_size(const char *flag, const char *text, int64_t *bytes);
+/* "32K" = 32 x 1024, "10k" = 10,000; whole numbers. */
+enum err parse_count(const char *flag, const char *text, int64_t *n);
+/* "90s", "15m", "2h", "3h50m"; a plain number is seconds. */
+enum err parse_duration(const char *flag, const char *text, double *seconds);
+enum err parse_number(const char *flag, const char *text, double *x);
+/* Which of the names (NULL ends them) the value is. ERR_USAGE. */
+enum err config_choose(const char *flag, const char *value, const char *const *names, int *out);
+
+#endif

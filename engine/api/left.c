@@ -1,0 +1,83 @@
+/* engine/api/left.c - see left.h. */
+#include "engine/api/left.h"
+
+#define EVERY_S 0.25 // at least this long between two predictions of what is left,
+#define SHARE   100  // and this many times as long as one of them takes
+#define FEW     100  // tokens that say little about when rows stop
+
+/* As struct simulation wants it. A token that the pass has taken is done, also where the row's
+ * sample is still on its way from a device. */
+int left_live_row(void *ctx, int batch, int seat, struct live_row *row)
+{
+    const struct batches *batches = ctx;
+    const struct row *live = &batches->batch[batch].rows[seat];
+    const struct request *q = live->request;
+    if (!q)
+        return 0;
+    *row = (struct live_row){.row = {.prompt = q->n_prompt, .known = q->n_tokens, .cap = q->n_cap},
+                             .done = live->n_done + live->n_take,
+                             .entered = live->entered};
+    return 1;
+}
+
+/* The chance that a row stops after a token, as the rows of this run did so far. An eighth that few
+ * rows came to is taken to be like the mean of all. */
+static void stops_of(const struct run *r, double stops[WORK_EIGHTHS])
+{
+    struct job_counts n;
+    double sampled = 0, stopped = 0;
+    job_counts(r->job, &n);
+    for (int i = 0; i < WORK_EIGHTHS; i++) {
+        sampled += (double)n.sampled[i];
+        stopped += (double)n.stopped[i];
+    }
+    const double mean = sampled > 0 ? stopped / sampled : 0;
+    for (int i = 0; i < WORK_EIGHTHS; i++)
+        stops[i] = ((double)n.stopped[i] + FEW * mean) / ((double)n.sampled[i] + FEW);
+}
+
+/* begins: 1 when no row is live yet. */
+static void look(struct left *l, struct run *r, int begins)
+{
+    int64_t start_ns = clock_ns();
+    struct work work = r->work;
+    struct plan_time t;
+    struct setting set = run_setting(r);
+    double stops[WORK_EIGHTHS];
+    const struct under_way now = {
+        .live = begins ? NULL : left_live_row, .ctx = &r->engine.batches, .stops = stops};
+    stops_of(r, stops);
+    job_work_waiting(r->job, &work);
+    l->costs = r->costs;
+    l->costs.pace = NULL; // the factor of this run is measured
+    set.work = &work;
+    set.costs = &l->costs;
+    if (plan_cost_left(&set, &r->plan, r->search, &now, &t) == 0)
+        eta_left(&l->eta, t.job_s, t.first_s);
+    l->looked_ns = clock_ns();
+    l->look_s = (double)(l->looked_ns - start_ns) * 1e-9;
+}
+
+void left_begin(struct left *l, struct run *r, int again)
+{
+    const double times = r->time.pace.value;
+    if (again)
+        look(l, r, 1);
+    else if (times > 0)
+        eta_begin(&l->eta, r->time.job_s / times, r->time.first_s / times, times);
+}
+
+void left_pass(struct left *l, struct run *r, double measured_s, double predicted_s)
+{
+    double since_s = (double)(clock_ns() - l->looked_ns) * 1e-9;
+    eta_pass(&l->eta, measured_s, predicted_s);
+    if (r->tick && since_s >= EVERY_S && since_s >= SHARE * l->look_s)
+        look(l, r, 0);
+}
+
+double left_seconds(const struct left *l, const struct engine *e)
+{
+    int64_t steps = order_pass_steps(&e->order);
+    double share = e->n > 0 && steps > 0 ? (double)(e->n % steps) / (double)steps : 0;
+    return eta_seconds(&l->eta, share);
+}

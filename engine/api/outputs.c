@@ -1,0 +1,214 @@
+/* engine/api/outputs.c - see outputs.h.
+ *
+ * Note: two paths are one file when they have one inode, or one name in one
+ * folder; the second holds for files that are not there yet. A file of an earlier run is known by
+ * words that only sluice writes, so that the same command can be given again. */
+#include "engine/api/outputs.h"
+
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/data/file.h"
+#include "engine/job/job.h"
+#include "engine/model/pack.h"
+#include "kernels/base/whole.h"
+
+#define PATH_BYTES 4200
+#define LOOK_BYTES 65536 // of a file's beginning and end, for the words that sluice writes
+#define JOB_CMDS   (CMD_RUN | CMD_SCORE | CMD_MERGE)
+
+/* A file of the command. */
+struct named {
+    enum { READ, WRITTEN, COMPANION } role;
+    const char *flag; // that names it, or names OUT beside which it stands
+    const char *word; // for messages: of a file that no flag names; else NULL
+    char path[PATH_BYTES];
+    int there, in_folder; // 1: file, folder are known
+    struct stat file, folder;
+};
+
+static _Thread_local struct named *list; // of this command, while it is checked
+static _Thread_local int n_list, list_room;
+
+/* Words that stand in every file that sluice writes for a flag. */
+static const struct {
+    const char *flag;
+    int commands;
+    const char *words[2];
+} ours[] = {{"output", CMD_PLAN, {"\"dummy_weights\": ", "\"predicted\": {"}},
+            {"output", CMD_PROBE, {"# sluice machine file", ""}},
+            {"output", CMD_PACK, {PACK_MAGIC, ""}},
+            {"output", CMD_BENCH, {"command\"", "sluice bench "}},
+            {"output", CMD_BENCH, {",command,version,machine,date", "sluice bench "}},
+            {"output", JOB_CMDS, {"\"identity\": {", "\"journal\": "}}, // OUT.job.json
+            {"summary", ~0, {"\"dummy_weights\": ", "\"peak_bytes\": "}},
+            {"trace", ~0, {"\"traceEvents\":[", "{\"name\":\"sluice\"}"}},
+            {"kv-dump", ~0, {"{\"row\":\"", "\",\"layer\":"}},
+            {"kv-trace", ~0, {" layer 0 head 0 ", ": holds "}}};
+
+static enum err name_file(int role, const char *flag, const char *word, const char *path,
+                          const char *suffix)
+{
+    struct named *f = &list[n_list];
+    char folder[PATH_BYTES];
+    CHECK(n_list < list_room);
+    f->role = role;
+    f->flag = flag;
+    f->word = word;
+    if (snprintf(f->path, sizeof f->path, "%s%s", path, suffix) >= (int)sizeof f->path - 64)
+        return fail(ERR_USAGE, "%.512s: --%s: the path is too long", path, flag);
+    snprintf(folder, sizeof folder, "%s", f->path);
+    f->there = stat(f->path, &f->file) == 0;
+    f->in_folder = stat(dirname(folder), &f->folder) == 0;
+    n_list += f->there || role != READ;
+    return OK;
+}
+
+static enum err name_files(const struct config *c, enum config_command command)
+{
+    struct config_path paths[CONFIG_KNOBS_MAX];
+    int n = config_paths(c, paths, CONFIG_KNOBS_MAX);
+    n_list = 0;
+    list_room = n + 2 * c->n_args + N_JOB_COMPANIONS;
+    list = calloc((size_t)list_room, sizeof *list);
+    if (!list)
+        return fail(ERR_FIT, "no memory for the paths of the command");
+    for (int i = 0; i < n; i++)
+        if (paths[i].written || strcmp(paths[i].path, "-") != 0)
+            TRY(name_file(paths[i].written ? WRITTEN : READ, paths[i].flag, NULL, paths[i].path,
+                          ""));
+    for (int i = 0; i < c->n_args && command == CMD_PACK; i++)
+        TRY(name_file(READ, "", "the model", c->args[i], ""));
+    for (int i = 0; i < c->n_args && command == CMD_MERGE; i++) {
+        TRY(name_file(READ, "", "one of the parts", c->args[i], ""));
+        TRY(name_file(READ, "", "one of the parts", c->args[i], job_suffixes[JOB_MANIFEST]));
+    }
+    for (int i = 0; i < N_JOB_COMPANIONS && c->out && (command & JOB_CMDS); i++)
+        TRY(name_file(COMPANION, "output", "a file that the job of -o writes", c->out,
+                      job_suffixes[i]));
+    return OK;
+}
+
+static const char *base_of(const struct named *f)
+{
+    const char *slash = strrchr(f->path, '/');
+    return slash ? slash + 1 : f->path;
+}
+
+static int one_inode(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
+}
+
+static int one_file(const struct named *a, const struct named *b)
+{
+    if (a->there && b->there && one_inode(&a->file, &b->file))
+        return 1;
+    return a->in_folder && b->in_folder && one_inode(&a->folder, &b->folder) &&
+           strcmp(base_of(a), base_of(b)) == 0;
+}
+
+/* May both be named? OUT.input is input and companion of one job: rows that came by stdin. */
+static int may_be_one(const struct named *a, const struct named *b)
+{
+    const char *input = job_suffixes[JOB_INPUT];
+    size_t n = strlen(a->path), n_input = strlen(input);
+    int spooled = a->role == COMPANION && n > n_input &&
+                  strcmp(a->path + n - n_input, input) == 0 && strcmp(b->flag, "input") == 0;
+    return spooled || (a->role == COMPANION && b->role == COMPANION);
+}
+
+static enum err check_others(const struct named *f)
+{
+    for (int i = 0; i < n_list; i++) {
+        const struct named *other = &list[i];
+        if (other == f || may_be_one(f, other) || may_be_one(other, f) || !one_file(f, other))
+            continue;
+        return fail(ERR_USAGE, "%.400s: --%s: this is %s%s: %.400s (another path)", f->path,
+                    f->flag, other->word ? other->word : "also the file of --",
+                    other->word ? "" : other->flag, other->path);
+    }
+    return OK;
+}
+
+/* Does the file hold words that sluice writes for this flag? An empty file is free to be used. */
+static int is_ours(const struct named *f, enum config_command command)
+{
+    char text[2 * LOOK_BYTES];
+    const char *why;
+    if (!f->there || f->file.st_size == 0)
+        return 1;
+    FILE *in = regular_open(f->path, &why);
+    if (!in)
+        return 0;
+    size_t n = fread(text, 1, LOOK_BYTES, in);
+    if (f->file.st_size > LOOK_BYTES &&
+        fseek(in, -min_i64(f->file.st_size - LOOK_BYTES, LOOK_BYTES), SEEK_END) == 0)
+        n += fread(text + n, 1, LOOK_BYTES, in);
+    fclose(in);
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        if (strcmp(ours[i].flag, f->flag) == 0 && (ours[i].commands & (int)command) &&
+            memmem(text, n, ours[i].words[0], strlen(ours[i].words[0])) &&
+            memmem(text, n, ours[i].words[1], strlen(ours[i].words[1])))
+            return 1;
+    return 0;
+}
+
+static enum err check_file(const struct named *f, const struct config *c,
+                           enum config_command command)
+{
+    const char *model = command == CMD_PACK && c->n_args > 0 ? c->args[0] : c->model;
+    int ours_now = is_ours(f, command);
+    int of_job = (command & JOB_CMDS) && strcmp(f->flag, "output") == 0; // the job says whose it is
+    TRY(file_output_check(f->flag, f->path));
+    TRY(check_others(f));
+    if (f->there && model && !ours_now && pack_is_source(model, &f->file))
+        return fail(ERR_USAGE, "%.512s: --%s: is a file of the model (another path)", f->path,
+                    f->flag);
+    if (!ours_now && !of_job && !c->overwrite)
+        return fail(ERR_USAGE,
+                    "%.512s: --%s: is there, and was not written by sluice for this flag "
+                    "(--overwrite, or another path)",
+                    f->path, f->flag);
+    return OK;
+}
+
+/* `-` is stdout where a command prints one document, or rows. The rows of a job stand in a folder
+ * first (engine/cli/spool.h): one that is there already is looked at as any OUT is. */
+static enum err take_stdout(struct config *c, enum config_command command)
+{
+    static char path[PATH_BYTES];
+    const int documents = CMD_PLAN | CMD_PROBE | CMD_BENCH, rows = CMD_RUN | CMD_SCORE;
+    int is_stdout = c->out && strcmp(c->out, "-") == 0 && (command & (documents | rows));
+    if (c->work_dir && !(is_stdout && (command & rows)))
+        return fail(ERR_USAGE, "--work-dir: is for -o - (the files of a job with -o FILE stand "
+                               "beside FILE)");
+    if (!is_stdout)
+        return OK;
+    c->to_stdout = (command & rows) != 0;
+    c->out = NULL;
+    c->json |= command == CMD_PLAN;
+    if (c->work_dir && access(c->work_dir, F_OK) == 0) {
+        snprintf(path, sizeof path, "%.4096s/%s", c->work_dir, SPOOL_OUT);
+        c->out = path;
+    }
+    return OK;
+}
+
+enum err outputs_check(struct config *c, enum config_command command)
+{
+    TRY(take_stdout(c, command));
+    enum err err = name_files(c, command);
+    for (int i = 0; err == OK && i < n_list; i++)
+        if (list[i].role != READ)
+            err = check_file(&list[i], c, command);
+    free(list);
+    list = NULL;
+    TRY(err);
+    int job = c->out && c->in && (command & (CMD_RUN | CMD_SCORE));
+    return job ? job_paths_check(c->out, c->in, c->overwrite) : OK;
+}

@@ -1,0 +1,343 @@
+/* engine/api/replan.c - see replan.h. */
+#include "engine/api/replan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/api/left.h"
+#include "engine/api/plan_file.h"
+#include "offload/cpu_wait.h"
+#include "policy/search.h"
+
+#define GAIN         0.9 // of the time left: less is within the error of predictions
+#define MEMORY_S     0.5
+#define SHOWS_S      2.0 // and PASSES passes: a run that says something to those to come
+#define SHOWS_PASSES 4
+#define TEXTS        16 // lines kept for the summary
+#define CODE_BYTES   ((int64_t)24 << 20)
+
+/* SLUICE_REPLAN=N,SEED for tests: every N-th pass another plan, for rows and a budget that SEED
+ * draws. */
+struct forced {
+    long every;
+    uint64_t seed;
+};
+
+struct replan {
+    struct run *run;    // borrowed
+    struct setting set; // of the price
+    struct pricing pricing;
+    struct load *loads;    // in the run's room of the search, as the price
+    double measured_s;     // of all passes so far
+    struct cpu_wait waits; // when the line began
+    int64_t open_ns;       // when it began to be opened
+    double open_s;         // until its first step
+    int64_t passes, memory_ns;
+    int64_t gained;       // see gained(): when the last plan began
+    int keeps;            // 1: the plan stays
+    struct budget budget; // of the plan
+    int64_t refused_ram;  // no plan fits this much
+    struct plan next;
+    struct plan_bytes bytes;
+    struct layout layouts[2]; // the line that is left has one still
+    char why[160];
+    char text[TEXTS][512];
+    int n;
+    struct forced forced;
+    struct left left;
+};
+
+static double seconds_since(int64_t ns)
+{
+    return (double)(clock_ns() - ns) * 1e-9;
+}
+
+/* ---- the next plan ---- */
+
+/* The work that is left. */
+static struct setting setting_now(struct replan *w, struct work *left)
+{
+    struct run *r = w->run;
+    *left = r->work;
+    job_work_left(r->job, left);
+    struct setting set = run_setting(r);
+    set.work = left;
+    return set;
+}
+
+/* What the plan stands on stays: flags, and a file of encoded layers if it is there. */
+static struct plan_wish wish_now(const struct replan *w)
+{
+    const struct run *r = w->run;
+    struct plan_wish wish = r->wish;
+    wish.codec = r->plan.codec;
+    wish.no_sharing = r->plan.no_sharing;
+    return wish;
+}
+
+/* The file of encoded layers was made for what an earlier plan streamed. */
+static int is_stored(const struct run *r, const struct plan *plan)
+{
+    return plan->codec == PLAN_CODEC_NONE || pack_codec_covers(&r->codec, &r->opened.model, plan);
+}
+
+/* The best plan within a budget. What was wished for gives way when nothing else fits. */
+static int find_next(struct replan *w, const struct setting *set, const struct budget *budget,
+                     struct plan_wish wish)
+{
+    struct run *r = w->run;
+    char why[320];
+    struct plan_wish any = run_any_placement(&wish);
+    any.no_sharing = wish.no_sharing;
+    int rc = plan_search(set, &wish, budget, r->search, &w->next, NULL, why, sizeof why);
+    if (rc == 0 && !is_stored(r, &w->next)) {
+        wish.codec = PLAN_CODEC_NONE;
+        rc = plan_search(set, &wish, budget, r->search, &w->next, NULL, why, sizeof why);
+    }
+    if (rc != 0)
+        rc = plan_search(set, &any, budget, r->search, &w->next, NULL, why, sizeof why);
+    struct layout *layout = &w->layouts[w->n & 1];
+    if (rc == 0)
+        CHECK(plan_check(&w->next, set->weights, set->work, set->shape, set->evict, set->costs,
+                         budget, layout, &w->bytes, why, sizeof why) == 0);
+    return rc == 0;
+}
+
+/* Passes until rows that are under way would be read in again: what leaving costs. */
+static double again_passes(const struct run *r, const struct work *left)
+{
+    double tokens = 0, rows = (double)r->plan.batch * r->plan.batches;
+    for (int64_t i = 0; i < left->n_lengths && (double)(i * left->stride) < rows; i++)
+        if (left->rows[i].known > left->rows[i].prompt)
+            tokens += (double)left->rows[i].known * left->stride;
+    return ceil(tokens / fmax(r->plan.prefill_tokens, 1));
+}
+
+/* 1: another plan ends sooner, its start and the rows that it reads in again included. */
+static int is_worth_it(struct replan *w, const struct budget *budget)
+{
+    struct run *r = w->run;
+    struct work left;
+    struct plan_time stay, go;
+    const struct setting set = setting_now(w, &left);
+    if (!find_next(w, &set, budget, wish_now(w)) ||
+        memcmp(&w->next, &r->plan, sizeof w->next) == 0 ||
+        plan_cost(&set, &r->plan, r->search, &stay) != 0 ||
+        plan_cost(&set, &w->next, r->search, &go) != 0)
+        return 0;
+    double stay_s = stay.job_s - again_passes(r, &left) * stay.pass_s, go_s = w->open_s + go.job_s;
+    size_t n = strlen(w->why);
+    log_line(LOG_DEBUG, "plan: %s: %.1f s to go on, %.1f s to change", w->why, stay_s, go_s);
+    snprintf(w->why + n, sizeof w->why - n, ", %.1f s left instead of %.1f", go_s, stay_s);
+    return go_s < GAIN * stay_s;
+}
+
+/* ---- memory ---- */
+
+/* RAM that a plan may take by now: what was there, less what a limit was lowered by, or others need
+ * so much that the machine is short. */
+static int64_t ram_now(const struct replan *w)
+{
+    const struct run *r = w->run;
+    struct machine_info now = {0};
+    machine_memory_read(&now, "");
+    int64_t ram = r->budget.ram, was = r->info.cgroup.memory_limit_bytes;
+    int64_t limit = now.cgroup.memory_limit_bytes;
+    if (now.cgroup.memory_soft_bytes < r->info.cgroup.memory_soft_bytes) // lowered since
+        limit = min_i64(limit, now.cgroup.memory_soft_bytes);
+    if (limit < was) {
+        int64_t others = was == INT64_MAX ? 0 : was - r->info.cgroup.memory_free_bytes;
+        ram = min_i64(ram, limit - others - CODE_BYTES - limit / 32);
+    }
+    /* A group may be full of this run; a machine has to have some room left. */
+    int64_t low = now.ram_bytes / 64;
+    int machine_is_low =
+        now.ram_free_bytes < low && now.ram_free_bytes < now.cgroup.memory_free_bytes;
+    if (machine_is_low && r->info.ram_free_bytes > 2 * low)
+        ram = min_i64(ram, r->bytes.ram - (2 * low - now.ram_free_bytes));
+    return ram;
+}
+
+static int is_short(struct replan *w)
+{
+    struct run *r = w->run;
+    struct work left;
+    if (seconds_since(w->memory_ns) < MEMORY_S)
+        return 0;
+    w->memory_ns = clock_ns();
+    struct budget budget = w->budget;
+    budget.ram = ram_now(w);
+    if (budget.ram >= r->bytes.ram || budget.ram == w->refused_ram) {
+        if (budget.ram > w->budget.ram + w->budget.ram / 8) { // there is more again
+            w->budget.ram = budget.ram;
+            snprintf(w->why, sizeof w->why, "%.1f MiB of RAM are free again",
+                     (double)budget.ram / 1048576.0);
+            return is_worth_it(w, &budget);
+        }
+        return 0;
+    }
+    const struct setting set = setting_now(w, &left);
+    snprintf(w->why, sizeof w->why, "RAM runs short: %.1f MiB instead of %.1f",
+             (double)budget.ram / 1048576.0, (double)r->bytes.ram / 1048576.0);
+    if (!find_next(w, &set, &budget, wish_now(w))) {
+        log_line(LOG_WARN, "plan: %s, and no plan fits that", w->why);
+        w->refused_ram = budget.ram;
+        return 0;
+    }
+    w->budget = budget;
+    return 1;
+}
+
+static int is_forced(struct replan *w, int64_t pass)
+{
+    struct forced *f = &w->forced;
+    struct budget budget = w->run->budget;
+    struct work left;
+    if (f->every <= 0 || pass % f->every != 0)
+        return 0;
+    const struct setting set = setting_now(w, &left);
+    struct plan_wish wish = wish_now(w);
+    f->seed = mix64(f->seed + 1);
+    double share = 0.4 + 0.6 * (double)(f->seed >> 40) / (double)(1 << 24);
+    budget.ram = (int64_t)((double)budget.ram * share);
+    wish.batch = 1 + (int)(f->seed % 7);
+    wish.batches = wish.batches > 0 ? wish.batches : 1 + (int)(f->seed / 7 % 4);
+    snprintf(w->why, sizeof w->why, "forced, %.1f MiB of RAM", (double)budget.ram / 1048576.0);
+    return find_next(w, &set, &budget, wish) || find_next(w, &set, &w->run->budget, wish);
+}
+
+/* Tokens and rows that a change of plan cannot take away: the rest of what rows went through is
+ * gone through again. A line that was left again and again before there is one more would never
+ * end. */
+static int64_t gained(const struct run *r)
+{
+    struct job_counts counts;
+    job_counts(r->job, &counts);
+    return counts.output_tokens + counts.done;
+}
+
+/* Between two passes: what the one before took, and whether to go on. */
+static int leave(void *ctx, const struct engine *e)
+{
+    struct replan *w = ctx;
+    int64_t pass = e->n / order_pass_steps(&e->order) - 1;
+    double foreseen_s = w->pricing.sum.wall_s, measured_s = w->measured_s;
+    pricing_pass(&w->pricing, pass, w->loads);
+    w->measured_s = seconds_since(e->start_ns);
+    left_pass(&w->left, w->run, w->measured_s - measured_s, w->pricing.sum.wall_s - foreseen_s);
+    w->passes = pass;
+    if (pass == 0 || w->keeps) // the first pass brought in what stays
+        return 0;
+    if (w->forced.every > 0)
+        return gained(w->run) > w->gained && is_forced(w, pass);
+    return is_short(w);
+}
+
+/* ---- the run's side ---- */
+
+enum err replan_open(struct replan **out, struct run *r)
+{
+    *out = NULL;
+    const char *forced = getenv("SLUICE_REPLAN");
+    if (r->config->kv_dump || r->config->kv_trace)
+        return OK;
+    struct replan *w = calloc(1, sizeof *w);
+    if (!w)
+        return fail(ERR_FIT, "memory: the watch over a plan");
+    w->run = r;
+    w->keeps = strcmp(r->config->replan, "off") == 0;
+    w->budget = r->budget;
+    w->refused_ram = -1;
+    unsigned long long seed = 0;
+    if (forced && sscanf(forced, "%ld,%llu", &w->forced.every, &seed) < 1) {
+        free(w);
+        return fail(ERR_USAGE, "SLUICE_REPLAN: '%s' is not N,SEED", forced);
+    }
+    w->forced.seed = seed;
+    *out = w;
+    return OK;
+}
+
+enum err replan_watch(struct replan *w, struct engine_config *config)
+{
+    struct run *r = w->run;
+    int64_t loads = r->plan.batches * (int64_t)sizeof(struct load);
+    CHECK(loads + pricing_bytes(&r->plan, 0) <= r->search_bytes - r->watch_at);
+    w->loads = (struct load *)(void *)((char *)r->search + r->watch_at);
+    memset(w->loads, 0, (size_t)loads);
+    w->set = run_setting(r);
+    pricing_make(&w->pricing, &w->set, &r->plan, 0, w->loads + r->plan.batches);
+    w->gained = gained(r);
+    left_begin(&w->left, r, w->n > 0);
+    w->open_ns = clock_ns();
+    config->leave = leave;
+    config->leave_ctx = w;
+    config->loads = w->loads;
+    return OK;
+}
+
+void replan_begin(struct replan *w)
+{
+    if (!w)
+        return;
+    w->open_s = seconds_since(w->open_ns);
+    cpu_wait_read(&w->waits, NULL);
+}
+
+void replan_take(struct replan *w, const struct layout **layout)
+{
+    struct run *r = w->run;
+    char layers[160], *text = w->text[w->n < TEXTS ? w->n : TEXTS - 1];
+    r->plan = w->next;
+    r->bytes = w->bytes;
+    *layout = &w->layouts[w->n & 1];
+    plan_layers_text(r, layers, sizeof layers);
+    snprintf(text, sizeof w->text[0],
+             "pass %lld: %s: now %d x %d rows; weights: %s; KV %s; %d prompt tokens a pass; "
+             "RAM %.1f MiB",
+             (long long)r->engine.passes, w->why, r->plan.batches, r->plan.batch, layers,
+             plan_kv_tiers(&r->plan), r->plan.prefill_tokens, (double)r->bytes.ram / 1048576.0);
+    log_line(LOG_INFO, "plan: %s", text);
+    w->n++;
+}
+
+int replan_pace(const struct replan *w, double *times)
+{
+    struct cpu_wait now;
+    if (!w || w->n > 0 || w->passes < SHOWS_PASSES || w->measured_s < SHOWS_S ||
+        w->pricing.sum.wall_s <= 0)
+        return 0;
+    *times = w->measured_s / w->pricing.sum.wall_s;
+    cpu_wait_read(&now, NULL);
+    double share = cpu_wait_share(&w->waits, &now, pool_threads(w->run->pool));
+    if (share > CPU_WAIT_STARVED)
+        log_line(LOG_DEBUG,
+                 "plan: later predictions do not follow this run: other processes had the cores "
+                 "for %.0f %% of the time that its threads could have computed",
+                 100 * share);
+    else
+        log_line(LOG_DEBUG, "plan: this run took %.2f x the predicted time: kept", *times);
+    return share <= CPU_WAIT_STARVED;
+}
+
+double replan_left_s(const struct replan *w)
+{
+    return w ? left_seconds(&w->left, &w->run->engine) : -1;
+}
+
+int replan_count(const struct replan *w)
+{
+    return w ? w->n : 0;
+}
+
+const char *replan_text(const struct replan *w, int i)
+{
+    return w && i < w->n && i < TEXTS ? w->text[i] : NULL;
+}
+
+void replan_close(struct replan *w)
+{
+    free(w);
+}

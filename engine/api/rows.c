@@ -1,0 +1,281 @@
+/* engine/api/rows.c - see rows.h. */
+#include "engine/api/rows.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/api/plan_file.h"
+#include "engine/api/report.h"
+#include "engine/api/version.h"
+#include "engine/data/out.h"
+
+#define STOPS_SHOWN_BYTES 1500 // of stop strings in OUT.job.json
+
+static enum err read_shard(const char *text, int *shard, int *n_shards)
+{
+    if (!text)
+        return OK;
+    char *end;
+    errno = 0;
+    long i = strtol(text, &end, 10), n = *end == '/' ? strtol(end + 1, &end, 10) : 0;
+    if (*end || errno || n < 1 || n > 1000000 || i < 0 || i >= n)
+        return fail(ERR_USAGE, "--shard: '%s' is not i/N with 0 <= i < N", text);
+    *shard = (int)i;
+    *n_shards = (int)n;
+    return OK;
+}
+
+void rows_defaults(const struct run *r, struct request_defaults *d)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    const struct config *c = r->config;
+    const struct shape *s = &r->opened.model.shape;
+    *d = (struct request_defaults){.max_tokens = (int)min_i64(c->max_tokens, INT32_MAX),
+                                   .temperature = c->temperature,
+                                   .top_p = c->top_p,
+                                   .min_p = c->min_p,
+                                   .top_k = (int)min_i64(c->top_k, INT32_MAX),
+                                   .repetition_penalty = c->repetition_penalty,
+                                   .has_seed = c->seed >= 0,
+                                   .seed = (uint64_t)c->seed,
+                                   .n_stops = c->n_stops,
+                                   .stops = (char **)(uintptr_t)c->stops,
+                                   .ignore_eos = c->ignore_eos,
+                                   .context = s->context,
+                                   .tokens_max = (int)evict_tokens_max(&r->evict, s->context),
+                                   .vocab = s->vocab,
+                                   .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
+}
+
+/* Text that every row's bytes depend on besides the row itself. Which rows, and their order, the
+ * job's own identity says: a key that stood twice would make OUT.job.json unreadable. */
+static enum err extend_fingerprint(struct run *r)
+{
+    const struct config *c = r->config;
+    size_t n = r->fingerprint_own, cap = sizeof r->fingerprint;
+    uint64_t hash = 0;
+    struct out stops = {0};
+    for (int i = 0; i < c->n_stops; i++) {
+        hash = hash_bytes(c->stops[i], (int64_t)strlen(c->stops[i]), hash + 1);
+        out_text(&stops, i > 0 ? " " : "");
+        out_string(&stops, c->stops[i], (int64_t)strlen(c->stops[i]));
+    }
+    if (stops.n > STOPS_SHOWN_BYTES) { // too long to be read; the hash tells them apart
+        char digits[24];
+        stops.n = 0;
+        snprintf(digits, sizeof digits, "%016llx", (unsigned long long)hash);
+        out_text(&stops, digits);
+    }
+    out_bytes(&stops, "", 1);
+    char temperature[32] = "by row", seed[32] = "by row", max_tokens[32] = "by form";
+    if (c->temperature >= 0)
+        snprintf(temperature, sizeof temperature, "%.15g", c->temperature);
+    if (c->seed >= 0)
+        snprintf(seed, sizeof seed, "%lld", (long long)c->seed);
+    if (c->max_tokens > 0)
+        snprintf(max_tokens, sizeof max_tokens, "%lld", (long long)c->max_tokens);
+    snprintf(r->fingerprint + n, cap - n,
+             "max_tokens=%s\ntemperature=%s\ntop_p=%.15g\ntop_k=%lld\nmin_p=%.15g\n"
+             "repetition_penalty=%.15g\nseed=%s\nstop=%s\nignore_eos=%d\n",
+             max_tokens, temperature, c->top_p, (long long)c->top_k, c->min_p,
+             c->repetition_penalty, seed, stops.failed ? "" : stops.p, c->ignore_eos);
+    enum err err = stops.failed ? fail(ERR_FIT, "memory: stop strings") : OK;
+    out_free(&stops);
+    return err;
+}
+
+enum err rows_open(struct run *r, enum request_kind kind, const char *out)
+{
+    const struct config *c = r->config;
+    const char *sync_s = getenv("SLUICE_SYNC_S"); // for tests: jobs too short for a commit in 5 s
+    TRY(extend_fingerprint(r));
+    struct job_config job = {.kind = kind,
+                             .in_path = c->in,
+                             .out_path = out,
+                             .tokenizer = r->opened.tokenizer,
+                             .tmpl = r->opened.tmpl,
+                             .model_name = r->opened.model.name,
+                             .dummy_weights = r->opened.model.dummy,
+                             .version = SLUICE_VERSION,
+                             .fingerprint = r->fingerprint,
+                             .evict = &r->evict,
+                             .line_max = run_line_max(r),
+                             .limit = c->limit,
+                             .completion_order = strcmp(c->order, "completion") == 0,
+                             .retry_errors = c->retry_errors,
+                             .overwrite = c->overwrite,
+                             .sync_s = sync_s ? strtod(sync_s, NULL) : 0,
+                             .max_errors = c->max_errors};
+    TRY(read_shard(c->shard, &job.shard, &job.n_shards));
+    rows_defaults(r, &job.defaults);
+    TRY(ignore_parse(&job.defaults.ignore, c->ignore_fields));
+    return job_open(&r->job, &job, &r->work);
+}
+
+/* --kv-dump, --kv-trace and --trace, also of a run that was stopped. A file that could not be
+ * written is an error of the command; the rows are in OUT all the same. */
+static enum err end_side_files(struct run *r)
+{
+    char text[1024];
+    if (!r->engine_opened)
+        return OK;
+    enum err dumped = dump_close(&r->engine.dump);
+    snprintf(text, sizeof text, "%s", err_text());
+    TRY(r->config->trace ? trace_write(&r->engine.trace, r->config->trace) : OK);
+    return dumped == OK ? OK : fail(dumped, "%s", text);
+}
+
+/* Walks the line, ends the job, reports; the error that counts is the first one. */
+static enum err walk_and_report(struct run *r, struct json_t **summary)
+{
+    struct report report;
+    TRY(report_open(&report, r));
+    report.summary = summary;
+    r->tick = report_tick;
+    r->tick_ctx = &report;
+    enum err err = run_walk(r);
+    if (err == OK)
+        err = job_complete(r->job);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    if (err != OK)
+        job_drop_staged(r->job); // the report counts what the next run will find
+    struct job_counts counts;
+    job_counts(r->job, &counts);
+    enum err reported = report_end(&report, err);
+    char why[1024];
+    snprintf(why, sizeof why, "%s", err_text());
+    enum err sides = end_side_files(r);
+    if (err != OK && sides != OK)
+        log_line(LOG_WARN, "%s", err_text());
+    if (err != OK)
+        return fail(err, "%s", text);
+    if (reported != OK)
+        return fail(reported, "%s", why);
+    TRY(sides);
+    return counts.failed > 0 ? ERR_ROWS : OK;
+}
+
+/* Fields that --ignore-fields names lose their meaning: how many rows lose what. */
+static void tell_ignored(const struct job *job, const struct job_counts *counts)
+{
+    const struct ignore_list *ignore = job_ignore(job);
+    for (int i = 0; i < ignore->n; i++)
+        if (counts->ignored[i] > 0)
+            log_line(LOG_WARN, "--ignore-fields: %lld row%s answered without \"%s\"",
+                     (long long)counts->ignored[i], counts->ignored[i] == 1 ? " is" : "s are",
+                     ignore->names[i]);
+}
+
+static void tell_rows(const struct run *r, const struct job_counts *n)
+{
+    const struct config *c = r->config;
+    if (job_live(r->job) && n->resumed > 0)
+        log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld partly done",
+                 (long long)n->done, (long long)n->rows,
+                 (long long)max_i64(n->resumed - n->done, 0));
+    if (c->dry_run)
+        log_line(LOG_INFO, "dry run: %lld of %lld rows are valid", (long long)(n->rows - n->failed),
+                 (long long)n->rows);
+    else if (!job_live(r->job) && n->rows == 0)
+        log_line(LOG_INFO, "%s: has no rows", c->in);
+    else if (!job_live(r->job) && n->failed == n->rows && n->resumed == 0)
+        log_line(LOG_INFO, "no row can be run: all %lld rows failed", (long long)n->failed);
+    else if (!job_live(r->job))
+        log_line(LOG_INFO, "all %lld rows are done: %lld ok, %lld failed%s", (long long)n->rows,
+                 (long long)n->ok, (long long)n->failed,
+                 n->failed > 0 ? " (--retry-errors runs them again)" : "");
+    tell_ignored(r->job, n);
+}
+
+enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary)
+{
+    const struct config *c = r->config;
+    TRY(rows_open(r, kind, c->dry_run ? NULL : c->out));
+    struct job_counts counts;
+    job_counts(r->job, &counts);
+    tell_rows(r, &counts);
+    int live = job_live(r->job);
+    if (live) {
+        enum err planned = run_plan(r);
+        if (planned != OK)
+            job_refused(r->job);
+        TRY(planned);
+    }
+    if (live && !c->dry_run) {
+        char flags[512];
+        plan_freeze(r, flags, sizeof flags);
+        TRY(job_set_plan(r->job, r->time.job_s, flags));
+        return walk_and_report(r, summary);
+    }
+    if (!c->quiet)
+        report_errors(job_errors(r->job), job_ignore(r->job), c->dry_run, stderr);
+    if (!c->dry_run)
+        TRY(job_complete(r->job));
+    job_counts(r->job, &counts);
+    return counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
+}
+
+enum err run_begin(struct run **out, const struct config *c)
+{
+    struct run *r = *out = calloc(1, sizeof *r);
+    if (!r)
+        return fail(ERR_FIT, "memory: run");
+    r->config = c;
+    return OK;
+}
+
+/* Takes a run down and keeps the sentence of `err` over the closing. */
+enum err run_end(struct run *r, enum err err)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err closed = run_close(r);
+    free(r);
+    if (err != OK)
+        return fail(err, "%s", text);
+    return closed;
+}
+
+enum err rows_memory(struct run *r, enum request_kind kind, struct request *requests, int64_t n,
+                     const struct job_callbacks *callbacks)
+{
+    struct job_config job = {
+        .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
+    rows_defaults(r, &job.defaults);
+    enum err err = job_open_memory(&r->job, &job, requests, n, callbacks, &r->work);
+    for (int64_t i = 0; err != OK && i < n; i++)
+        request_free(&requests[i]); // those that no job took
+    TRY(err);
+    err = job_live(r->job) ? run_plan(r) : OK;
+    if (err == OK && job_live(r->job))
+        err = run_walk(r);
+    if (err == OK)
+        err = job_complete(r->job);
+    char text[1024];
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err closed = job_close(r->job); // before the caller's requests go
+    r->job = NULL;
+    return err != OK ? fail(err, "%s", text) : closed;
+}
+
+enum err rows_score(struct request *q, int64_t index, const char *name, const int32_t *ids,
+                    int64_t n, int64_t n_prompt)
+{
+    *q = (struct request){.index = index,
+                          .line = index + 1,
+                          .kind = REQUEST_SCORE,
+                          .form = FORM_SCORE,
+                          .logprobs = 1};
+    q->tokens = malloc((size_t)n * sizeof *ids);
+    q->custom_id = strdup(name);
+    if (!q->tokens || !q->custom_id)
+        return fail(ERR_FIT, "memory: rows to score");
+    q->n_custom_id = (int64_t)strlen(name);
+    memcpy(q->tokens, ids, (size_t)n * sizeof *ids);
+    q->n_prompt = (int)n_prompt;
+    q->n_tokens = q->n_cap = (int)n;
+    return OK;
+}

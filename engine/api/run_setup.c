@@ -1,0 +1,229 @@
+/* engine/api/run_setup.c - of run.h: from flags to an opened model; no job yet.
+ *
+ * Note: `fingerprint` lists exactly what can change a byte of OUT besides
+ * the input; placement, threads and budgets are not in it, on purpose. */
+#include "engine/api/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/api/advice.h"
+#include "engine/api/budget_layers.h"
+#include "engine/api/compute.h"
+#include "engine/api/frontier_file.h"
+#include "engine/api/version.h"
+
+/* "0.2" is a fraction, "512" a count. */
+static enum err parse_share(const char *flag, const char *text, double *value, int *is_fraction)
+{
+    TRY(parse_number(flag, text, value));
+    *is_fraction = strchr(text, '.') != NULL;
+    if (*value < 0 || (*is_fraction && *value > 1))
+        return fail(ERR_USAGE, "--%s: %s is out of range (0.0..1.0, or a count)", flag, text);
+    return OK;
+}
+
+/* --kv-recent, or that it is what the policy has anyway. */
+static struct frontier_share recent_text(const struct evict *e)
+{
+    const int own = e->recent_is_fraction && e->recent == evict_rule_of(e->policy).recent;
+    return e->recent_set && !own ? frontier_share(e->recent, e->recent_is_fraction)
+                                 : (struct frontier_share){"by policy"};
+}
+
+static const char *const evict_scopes[] = {"head", "layer", NULL};
+static const char *const budget_bases[] = {"total", "prompt", NULL};
+
+enum err run_read_evict(struct evict *e, const struct config *c)
+{
+    memset(e, 0, sizeof *e);
+    e->policy = evict_policy_by_name(c->kv_policy);
+    if (e->policy == N_EVICT_POLICIES)
+        return fail_choice("kv-policy", c->kv_policy, EVICT_NAMES);
+    e->scope = evict_rule_of(e->policy).scope;
+    if (c->kv_scope)
+        TRY(config_choose("kv-scope", c->kv_scope, evict_scopes, &e->scope));
+    e->simulate = c->kv_simulate && e->policy != EVICT_FULL;
+    if (strcmp(c->kv_positions, "slot") == 0)
+        e->positions = EVICT_POSITIONS_SLOT;
+    if (e->positions == EVICT_POSITIONS_SLOT && e->policy == EVICT_FULL)
+        return fail(ERR_USAGE, "--kv-positions slot: --kv-policy full keeps every token, so no "
+                               "position comes again (--kv-policy streaming)");
+    if (c->kv_trace && e->policy == EVICT_FULL)
+        return fail(ERR_USAGE, "--kv-trace: nothing is dropped (name a --kv-policy)");
+    TRY(parse_share("kv-budget", c->kv_budget, &e->budget, &e->budget_is_fraction));
+    if (!e->budget_is_fraction && e->budget < 1)
+        return fail(ERR_USAGE, "--kv-budget: %s is out of range (at least 1 slot)", c->kv_budget);
+    TRY(config_choose("kv-budget-of", c->kv_budget_of, budget_bases, &e->budget_of_prompt));
+    e->sink = (int)min_i64(c->kv_sink, INT32_MAX);
+    e->recent_set = c->kv_recent != NULL;
+    if (c->kv_recent)
+        TRY(parse_share("kv-recent", c->kv_recent, &e->recent, &e->recent_is_fraction));
+    struct evict_row row;
+    if (!e->budget_is_fraction && evict_row_init(e, INT32_MAX, 0, &row) != 0)
+        return fail(ERR_USAGE, "--kv-budget: %d slots are fewer than sink %d + recent %d",
+                    row.budget, row.sink, row.recent);
+    return OK;
+}
+
+void run_set_kinds(struct run *r)
+{
+    r->evict.kinds = &r->kinds[r->evict.policy != EVICT_FULL];
+}
+
+static enum err read_kinds(struct run *r, const struct config *c)
+{
+    const struct shape *s = &r->opened.model.shape;
+    double share[SHAPE_LAYERS_MAX];
+    TRY(budget_layers_read(c->kv_budget_layers, s->n_layers, share));
+    if (kv_kinds_make(&r->kinds[0], s->layer_window, NULL, s->n_layers) != 0)
+        return fail(ERR_INPUT, "%s: layers with windows of more than %d lengths",
+                    r->opened.model.name, KV_KINDS_MAX - 1);
+    (void)kv_kinds_make(&r->kinds[1], s->layer_window, share, s->n_layers);
+    run_set_kinds(r);
+    return OK;
+}
+
+enum err run_check_positions(const struct run *r, const struct evict *e)
+{
+    const struct shape *s = &r->opened.model.shape;
+    if (e->positions != EVICT_POSITIONS_SLOT)
+        return OK;
+    if (s->position != POSITION_ROPE)
+        return fail(ERR_USAGE,
+                    "--kv-positions slot: %s has learned positions, which a key cannot "
+                    "change (--kv-positions true)",
+                    s->family);
+    if (s->rope_long > 0)
+        return fail(ERR_USAGE,
+                    "--kv-positions slot: %s turns rows of more than %d tokens by "
+                    "another table (--kv-positions true)",
+                    s->family, s->rope_long);
+    return OK;
+}
+
+enum err run_read_kv_format(enum kv_format *format, const struct config *c)
+{
+    *format = kv_format_by_name(c->kv_format);
+    if (*format == N_KV_FORMATS)
+        return fail_choice("kv-format", c->kv_format, "f32|bf16|q8|q4|mixed");
+    return OK;
+}
+
+/* --matmul. A choice by measurement would be another one on another day, and with it the answer. */
+static enum err read_matmul(struct run *r, const struct config *c, struct ops *ops)
+{
+    const struct device_api *api = r->device->api;
+    snprintf(r->matmul, sizeof r->matmul, "own");
+    if (strcmp(c->matmul, "own") == 0)
+        return OK;
+    if (!api->library)
+        return fail(ERR_USAGE, "--matmul %s: device %s has no matmuls but its own (--device cuda)",
+                    c->matmul, api->name);
+    if (ops->compute != COMPUTE_BF16)
+        return fail(ERR_USAGE, "--matmul %s: does not go with --compute %s (only with bf16)",
+                    c->matmul, c->compute);
+    ops->matmul = MATMUL_CUBLASLT;
+    return api->library->open(r->device, r->matmul, sizeof r->matmul);
+}
+
+/* The flags of the run that need nothing opened but the device. */
+static enum err read_compute(struct run *r, const struct config *c, struct compute_setup *compute)
+{
+    TRY(compute_read(compute, c));
+    TRY(device_open(c->device, &r->device));
+    int elsewhere = c->looks && c->machine; // another machine may have one
+    if (r->device->api->unified && !elsewhere && strcmp(c->attn, "device") == 0)
+        return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
+    TRY(read_matmul(r, c, &compute->ops));
+    return run_read_kv_format(&r->kv_format, c);
+}
+
+/* What computes: instruction sets of the CPU, or the device. */
+static enum err what_computes(const struct run *r, char *buf, size_t cap)
+{
+    struct device_info info;
+    if (r->device->api->unified) {
+        snprintf(buf, cap, "isa=%s", isa_name(r->ops.isa));
+        return OK;
+    }
+    TRY(r->device->api->info(r->device, &info));
+    if (strcmp(r->config->attn, "cpu") == 0)
+        snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=cpu\nisa=%s", info.model, r->matmul,
+                 isa_name(r->ops.isa));
+    else
+        snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=device", info.model, r->matmul);
+    return OK;
+}
+
+static enum err write_fingerprint(struct run *r, const struct config *c)
+{
+    char computes[256];
+    TRY(what_computes(r, computes, sizeof computes));
+    const struct model *m = &r->opened.model;
+    const struct evict *e = &r->evict;
+    size_t cap = sizeof r->fingerprint;
+    int n =
+        snprintf(r->fingerprint, cap, "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
+                 (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute),
+                 c->kv_policy, kv_format_name(r->kv_format));
+    if (e->policy != EVICT_FULL)
+        snprintf(r->fingerprint + n, cap - (size_t)n,
+                 "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n%s",
+                 frontier_share(e->budget, e->budget_is_fraction).text, recent_text(e).text,
+                 e->sink == evict_rule_of(e->policy).sink ? -1 : e->sink, evict_scopes[e->scope],
+                 e->simulate, e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");
+    n = (int)strlen(r->fingerprint);
+    if (e->policy != EVICT_FULL && e->budget_of_prompt)
+        n += snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_of=prompt\n");
+    if (e->policy != EVICT_FULL && kv_kinds_uneven(&r->kinds[1]))
+        snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_layers=%016llx\n",
+                 (unsigned long long)hash_bytes(&r->kinds[1], sizeof r->kinds[1], 0));
+    return OK;
+}
+
+enum dtype run_weights(const struct run *r)
+{
+    return r->opened.model.layers[1].tensors[ROLE_UP].dtype;
+}
+
+enum err run_prepare(struct run *r, const struct config *c)
+{
+    memset(r, 0, sizeof *r);
+    r->config = c;
+    r->room = (struct budget){-1, -1, -1};
+    r->start_ns = clock_ns();
+    struct compute_setup compute;
+    TRY(read_compute(r, c, &compute));
+    TRY(run_read_evict(&r->evict, c));
+    TRY(opened_open(&r->opened, c));
+    TRY(read_kinds(r, c));
+    TRY(run_check_positions(r, &r->evict));
+    TRY(model_range_check(&r->opened.model, r->device, compute.ops.compute));
+    snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
+             c->offload_dir ? c->offload_dir : r->opened.pack_path);
+    char *slash = strrchr(r->offload_dir, '/');
+    if (!c->offload_dir)
+        snprintf(slash ? slash : r->offload_dir, 2,
+                 slash == r->offload_dir ? "/"
+                 : slash                 ? ""
+                                         : ".");
+    TRY(compute_start(&compute, c, r->offload_dir));
+    r->info = compute.info;
+    r->ops = compute.ops;
+    r->pool = compute.ops.pool;
+    r->io = compute.io;
+    r->machine.threads = compute.n_threads;
+    TRY(write_fingerprint(r, c));
+    r->fingerprint_own = strlen(r->fingerprint);
+    TRY(advise_flags(r));
+    if (r->opened.model.dummy)
+        log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
+    enum dtype weights = run_weights(r);
+    if (r->ops.compute == COMPUTE_INT8 && weights != DTYPE_Q8 && weights != DTYPE_Q4)
+        log_line(LOG_WARN, "compute: weights in %s are multiplied as bf16 (--weights q8 for int8)",
+                 dtype_info(weights)->name);
+    return OK;
+}

@@ -1,0 +1,344 @@
+/* engine/cli/commands_text.c - `inspect`, `pack` and `tokenize`: a model, its pack, its text. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "engine/cli/commands.h"
+#include "engine/job/request_chat.h"
+#include "engine/model/dummy.h"
+#include "engine/model/families/family.h"
+
+#define VARIANTS_MAX  18
+#define VARIANT_BYTES 100
+
+/* What a layer of this model is, where models differ. */
+static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES])
+{
+    static const char *const norms[] = {"RMSNorm", "LayerNorm"};
+    static const char *const places[] = {"before attention and MLP", "after the residual sums",
+                                         "of what attention and MLP add",
+                                         "before attention and MLP and of what they add"};
+    static const char *const acts[] = {"none",         "relu", "gelu",
+                                       "gelu by tanh", "silu", "gelu by a logistic"};
+    static const char *const qk[] = {"", "one weight for all heads", "each head its own weight",
+                                     "of the whole vectors"};
+    static const char *const branches[] = {"", "attention and MLP of the same input",
+                                           "attention and MLP of the same norm"};
+    const struct {
+        const char *what;
+        float factor;
+    } factors[] = {{"embeddings", s->embed_scale},
+                   {"residual branches", s->branch_scale},
+                   {"logits", s->logit_scale}};
+    int n = 0, turned = 0, windows = 0, dense = 0;
+    snprintf(out[n++], VARIANT_BYTES, "%s %s", norms[s->norm], places[s->norm_place]);
+    snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
+    if (s->n_experts > 0)
+        snprintf(out[n++], VARIANT_BYTES, "%d of %d experts a token, weights by softmax over %s",
+                 s->n_experts_used, s->n_experts, s->route_alone ? "these" : "all");
+    if (s->shared_dim > 0)
+        snprintf(out[n++], VARIANT_BYTES, "an expert of %d for every token, %s", s->shared_dim,
+                 s->shared_gate ? "weighed by a logistic" : "unweighed");
+    for (int i = 0; i < s->n_layers; i++)
+        dense += s->layer_dense[i];
+    if (dense > 0)
+        snprintf(out[n++], VARIANT_BYTES, "one MLP of %d instead of experts in %d of %d layers",
+                 s->dense_dim, dense, s->n_layers);
+    if (s->act_limit > 0)
+        snprintf(out[n++], VARIANT_BYTES, "gate and up cut at %g, up + 1", (double)s->act_limit);
+    if (s->qk_norm != QK_NORM_NONE)
+        snprintf(out[n++], VARIANT_BYTES, "norms of q and k, %s", qk[s->qk_norm]);
+    if (s->branches != BRANCHES_SERIAL)
+        snprintf(out[n++], VARIANT_BYTES, "%s", branches[s->branches]);
+    for (int i = 0; i < s->n_layers; i++)
+        turned += s->layer_rope[i] != SHAPE_NO_ROPE, windows += s->layer_window[i] > 0;
+    if (s->position == POSITION_LEARNED)
+        snprintf(out[n++], VARIANT_BYTES, "learned positions");
+    else
+        snprintf(out[n++], VARIANT_BYTES, "RoPE of %d of %d numbers of a head in %d of %d layers",
+                 s->rope_dim, s->head_dim, turned, s->n_layers);
+    if (s->rope_long > 0)
+        snprintf(out[n++], VARIANT_BYTES, "RoPE of rows of more than %d tokens by another table",
+                 s->rope_long);
+    if (s->attn_scale > 0)
+        snprintf(out[n++], VARIANT_BYTES, "attention scores x %g", (double)s->attn_scale);
+    if (windows > 0)
+        snprintf(out[n++], VARIANT_BYTES, "a window of %d tokens in %d of %d layers",
+                 shape_window(s), windows, s->n_layers);
+    if (s->attn_softcap > 0)
+        snprintf(out[n++], VARIANT_BYTES, "attention scores capped at %g", (double)s->attn_softcap);
+    if (s->sinks)
+        snprintf(out[n++], VARIANT_BYTES, "a sink in the softmax of every head");
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++)
+        if (factors[i].factor != 1)
+            snprintf(out[n++], VARIANT_BYTES, "%s x %g", factors[i].what,
+                     (double)factors[i].factor);
+    if (s->logit_softcap > 0)
+        snprintf(out[n++], VARIANT_BYTES, "logits capped at %g", (double)s->logit_softcap);
+    return n;
+}
+
+static void print_shape(const struct model *m)
+{
+    const struct shape *s = &m->shape;
+    printf("model       %s%s\n", m->name, m->dummy ? " (dummy weights)" : "");
+    printf("family      %s, %lld parameters\n", s->family, (long long)m->n_params);
+    printf("layers      %d decoder, %d head slices\n", s->n_layers, m->n_slices);
+    printf("hidden      %d, heads %d query / %d KV of %d, MLP %d, vocabulary %d%s\n", s->dim,
+           s->n_heads, s->n_kv_heads, s->head_dim, s->ffn_dim, s->vocab, m->tied ? " (tied)" : "");
+    printf("context     %d tokens\n", s->context);
+    char text[VARIANTS_MAX][VARIANT_BYTES];
+    for (int i = 0, n = variants(s, text); i < n; i++)
+        printf("%-11s %s\n", i == 0 ? "variants" : "", text[i]);
+    printf("tokenizer   %s\n", m->tokenizer ? "inside" : "none (token ids only)");
+    printf("pack        %s, %.1f MiB\n", m->path, (double)m->file_bytes / 1048576.0);
+    int64_t largest = 0;
+    for (int i = 1; i < m->n_layers; i++)
+        largest = max_i64(largest, m->layers[i].n_bytes);
+    printf("layer       %.2f MiB the largest streamed; KV %lld bytes a token in bf16\n",
+           (double)largest / 1048576.0,
+           (long long)s->n_layers * s->n_kv_heads * s->head_dim * 2 * 2);
+}
+
+/* What the model file has and the pack has not; nothing of a pack, or of a config. */
+static struct family_unused unused_of(const char *model)
+{
+    struct family_unused u = {0};
+    struct family_model m;
+    struct source s;
+    if (model_is_pack(model) || dummy_is_config(model) || source_open(&s, model) != OK)
+        return u;
+    if (family_read(&m, &s) == OK)
+        family_unused(&m, &s, &u);
+    source_close(&s);
+    return u;
+}
+
+/* Which ids stand around a text and end one; null for a model without a tokenizer. */
+static json_t *tokenizer_json(const struct tokenizer *tok)
+{
+    int64_t n_bos = 0, n_eos = 0;
+    int n_stops = 0;
+    if (!tok)
+        return json_null();
+    const char *bos = tokenizer_bos_text(tok, &n_bos), *eos = tokenizer_eos_text(tok, &n_eos);
+    const int32_t *stops = tokenizer_stops(tok, &n_stops);
+    json_t *list = json_array();
+    for (int i = 0; i < n_stops; i++)
+        json_array_append_new(list, json_integer(stops[i]));
+    return json_pack("{si so si so sb so}", "bos", tokenizer_bos(tok), "bos_text",
+                     bos ? json_stringn(bos, (size_t)n_bos) : json_null(), "eos",
+                     tokenizer_eos(tok), "eos_text",
+                     eos ? json_stringn(eos, (size_t)n_eos) : json_null(), "adds_bos",
+                     tokenizer_adds_bos(tok), "stops", list);
+}
+
+static json_t *model_json(const struct model *m)
+{
+    const struct shape *s = &m->shape;
+    json_t *root = json_pack(
+        "{ss ss sb sI si si si si si si si si sb}", "model", m->name, "family", s->family,
+        "dummy_weights", m->dummy, "parameters", (json_int_t)m->n_params, "n_layers", s->n_layers,
+        "dim", s->dim, "n_heads", s->n_heads, "n_kv_heads", s->n_kv_heads, "head_dim", s->head_dim,
+        "ffn_dim", s->ffn_dim, "vocab", s->vocab, "context", s->context, "tied", m->tied);
+    char text[VARIANTS_MAX][VARIANT_BYTES];
+    json_t *list = json_array();
+    for (int i = 0, n = variants(s, text); i < n; i++)
+        json_array_append_new(list, json_string(text[i]));
+    json_object_set_new(root, "variants", list);
+    json_t *tensors = json_array();
+    for (int layer = 0; layer < m->n_layers; layer++)
+        for (int role = 0; role < N_ROLES; role++) {
+            const struct model_tensor *t = &m->layers[layer].tensors[role];
+            if (t->n > 0)
+                json_array_append_new(
+                    tensors, json_pack("{si ss ss si si sI}", "layer", layer, "tensor",
+                                       role_name((enum tensor_role)role), "format",
+                                       dtype_info(t->dtype)->name, "n", t->n, "k", t->k, "offset",
+                                       (json_int_t)(m->layers[layer].offset + t->offset)));
+        }
+    json_object_set_new(root, "tensors", tensors);
+    return root;
+}
+
+enum err command_inspect(const struct config *c)
+{
+    struct config with_model = *c;
+    if (c->n_args > 0)
+        with_model.model = c->args[0];
+    struct opened o;
+    enum err err = opened_open(&o, &with_model);
+    const struct family_unused unused =
+        err == OK ? unused_of(with_model.model) : (struct family_unused){0};
+    if (err == OK && c->json) {
+        json_t *root = model_json(&o.model);
+        json_object_set_new(root, "tokenizer", tokenizer_json(o.tokenizer));
+        if (unused.n_tensors > 0)
+            json_object_set_new(root, "unused",
+                                json_pack("{sI sI ss}", "tensors", (json_int_t)unused.n_tensors,
+                                          "bytes", (json_int_t)unused.n_bytes, "parts",
+                                          unused.parts));
+        json_dumpf(root, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(root);
+    } else if (err == OK) {
+        print_shape(&o.model);
+        if (unused.n_tensors > 0)
+            printf("not used    %lld tensors, %.1f MiB: %s\n", (long long)unused.n_tensors,
+                   (double)unused.n_bytes / 1048576.0, unused.parts);
+        printf("tensors\n");
+        for (int layer = 0; layer < o.model.n_layers; layer++)
+            for (int role = 0; role < N_ROLES; role++) {
+                const struct model_tensor *t = &o.model.layers[layer].tensors[role];
+                if (t->n > 0)
+                    printf("  %4d %-12s %-5s [%d, %d]\n", layer, role_name((enum tensor_role)role),
+                           dtype_info(t->dtype)->name, t->n, t->k);
+            }
+    }
+    opened_close(&o);
+    return err;
+}
+
+static json_t *not_null(json_t *value)
+{
+    return json_is_null(value) ? NULL : value;
+}
+
+/* What `run` makes of a row with these messages. *text: owned by the caller. */
+static enum err render_messages(const struct opened *o, const json_t *row, char **text, int64_t *n)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    struct row_error error = {.code = ""};
+    struct chat chat = {.messages = json_object_get(row, "messages"),
+                        .tools = not_null(json_object_get(row, "tools")),
+                        .kwargs = not_null(json_object_get(row, "chat_template_kwargs")),
+                        .tmpl = o->tmpl,
+                        .tok = o->tokenizer,
+                        .epoch = epoch ? strtoll(epoch, NULL, 10) : 0,
+                        .error = &error};
+    enum err err = chat_render(&chat, text, n);
+    return err == ERR_ROW ? fail(ERR_ROW, "%s", error.message) : err;
+}
+
+/* {"text"} or {"messages"} to ids. The caller owns the answer. */
+static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
+{
+    const json_t *messages = json_object_get(row, "messages"), *text = json_object_get(row, "text");
+    const json_t *special = json_object_get(row, "add_special_tokens");
+    const int add_special = json_is_true(special);
+    char *rendered = NULL;
+    int64_t n = 0, n_ids = 0;
+    if (special && !json_is_boolean(special))
+        return fail(ERR_ROW, "add_special_tokens must be true or false");
+    if (messages)
+        TRY(render_messages(o, row, &rendered, &n));
+    else if (!json_is_string(text))
+        return fail(ERR_ROW, "needs \"text\" or \"messages\"");
+    const char *s = rendered ? rendered : json_string_value(text);
+    if (!rendered)
+        n = (int64_t)json_string_length(text);
+    int32_t *ids = NULL;
+    enum err err = tokenizer_encode_all(o->tokenizer, s, n, add_special, &ids, &n_ids);
+    if (err == OK) {
+        *answer = json_object();
+        if (rendered)
+            json_object_set_new(*answer, "text", json_stringn(rendered, (size_t)n));
+        json_t *list = json_array();
+        for (int64_t i = 0; i < n_ids; i++)
+            json_array_append_new(list, json_integer(ids[i]));
+        json_object_set_new(*answer, "ids", list);
+    }
+    free(ids);
+    free(rendered);
+    return err;
+}
+
+static enum err decode_row(struct opened *o, const json_t *row, json_t **answer)
+{
+    const json_t *list = json_object_get(row, "ids");
+    if (!json_is_array(list))
+        return fail(ERR_ROW, "needs \"ids\"");
+    int64_t n = (int64_t)json_array_size(list), n_text = 0;
+    int32_t *ids = malloc((size_t)(n + 1) * sizeof *ids);
+    enum err err = ids ? OK : fail(ERR_FIT, "no memory for token ids");
+    for (int64_t i = 0; err == OK && i < n; i++) {
+        const json_t *item = json_array_get(list, (size_t)i);
+        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+        if (id < 0 || id >= tokenizer_vocab(o->tokenizer))
+            err = fail(ERR_ROW, "ids[%lld] must be a token id: an integer from 0 to %d",
+                       (long long)i, tokenizer_vocab(o->tokenizer) - 1);
+        ids[i] = (int32_t)id;
+    }
+    char *text = NULL;
+    if (err == OK) {
+        tokenizer_decode(o->tokenizer, ids, n, 0, NULL, 0, &n_text); // asks for the size
+        text = malloc((size_t)n_text + 1);
+        err = text ? tokenizer_decode(o->tokenizer, ids, n, 0, text, n_text, &n_text)
+                   : fail(ERR_FIT, "no memory for text");
+    }
+    if (err == OK)
+        *answer = json_pack("{s:o}", "text", json_stringn(text, (size_t)n_text));
+    free(ids);
+    free(text);
+    return err;
+}
+
+enum err command_tokenize(const struct config *c)
+{
+    struct opened o;
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int64_t failed = 0, number = 0;
+    enum err err = opened_open(&o, c);
+    if (err == OK && !o.tokenizer)
+        err = fail(ERR_INPUT, "%s: has no tokenizer", c->model);
+    while (err == OK && (n = getline(&line, &cap, stdin)) >= 0) {
+        number++;
+        if (n == 0 || line[strspn(line, " \t\r\n")] == 0)
+            continue;
+        json_error_t error;
+        json_t *row = json_loadb(line, (size_t)n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error),
+               *answer = NULL;
+        enum err row_err =
+            row ? c->decode ? decode_row(&o, row, &answer) : encode_row(&o, row, &answer)
+                : fail(ERR_ROW, "%s", error.text);
+        if (row_err == ERR_ROW) {
+            answer = json_pack("{s{sssssI}}", "error", "code", "invalid_request", "message",
+                               err_text(), "line", (json_int_t)number);
+            failed++;
+        } else {
+            err = row_err;
+        }
+        if (answer) {
+            json_dumpf(answer, stdout, JSON_COMPACT);
+            putchar('\n');
+            fflush(stdout); // who asks row by row reads the answer before the next one
+        }
+        json_decref(row);
+        json_decref(answer);
+    }
+    free(line);
+    opened_close(&o);
+    return err == OK && failed > 0 ? ERR_ROWS : err;
+}
+
+enum err command_pack(const struct config *c)
+{
+    const char *model = c->n_args > 0 ? c->args[0] : c->model;
+    if (!model || !c->out)
+        return fail(ERR_USAGE, "pack: needs MODEL and -o FILE");
+    enum pack_weights weights = pack_weights_by_name(c->weights);
+    if (weights == N_PACK_WEIGHTS)
+        return fail_choice("weights", c->weights, "auto|f32|f16|bf16|bf12|q8|q4");
+    if (model_is_pack(model))
+        return fail(ERR_USAGE, "%s: already a pack", model);
+    struct pack_request request = {.path = c->out, .weights = weights};
+    TRY(opened_pack(model, &request, c));
+    struct stat st;
+    if (!c->quiet && stat(c->out, &st) == 0)
+        log_line(LOG_INFO, "pack: %s, %.1f MiB", c->out, (double)st.st_size / 1048576.0);
+    return OK;
+}

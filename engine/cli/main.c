@@ -1,0 +1,214 @@
+/* engine/cli/main.c - the verbs, the signals, the exit code. The only exit() of the program. */
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "engine/api/outputs.h"
+#include "engine/api/version.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/help.h"
+#include "engine/model/pack.h"
+#include "kernels/base/thread.h"
+
+#define LARGE_BYTES (1 << 20)
+
+static const struct {
+    enum config_command id;
+    enum err (*run)(const struct config *c);
+} commands[] = {
+    {CMD_RUN, command_run},     {CMD_GEN, command_gen},           {CMD_SCORE, command_score},
+    {CMD_PLAN, command_plan},   {CMD_PROBE, command_probe},       {CMD_PACK, command_pack},
+    {CMD_BENCH, command_bench}, {CMD_INSPECT, command_inspect},   {CMD_STATUS, command_status},
+    {CMD_MERGE, command_merge}, {CMD_TOKENIZE, command_tokenize}, {CMD_CACHE, command_cache}};
+#define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
+
+static volatile sig_atomic_t interrupted; // by SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU
+
+/* The first signal stops at the next step; the second at once: what is journaled stays valid. */
+static void on_signal(int number)
+{
+    (void)number;
+    if (interrupted)
+        _Exit(ERR_STOPPED);
+    interrupted = 1;
+}
+
+#ifndef __SANITIZE_ADDRESS__
+/* hwloc dies where it gets no memory (offload/machine.h): that has a line and a code, too. */
+static void on_crash(int number)
+{
+    static const char text[] =
+        "sluice: error: memory: libhwloc got none while reading the machine's topology\n";
+    if (machine_in_library) {
+        ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+        _Exit(n > 0 ? ERR_FIT : ERR_INTERNAL);
+    }
+    signal(number, SIG_DFL); // what happened happens again, and ends us as it would have
+}
+#endif
+
+static void catch_signals(void)
+{
+    /* SIGXCPU: ulimit -t. SIGUSR1: what Slurm sends before a job's time is over. A signal that was
+     * ignored from the start stays so: nohup ignores SIGHUP, a script's `&` ignores SIGINT. */
+    static const int stops[] = {SIGXCPU, SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    const struct sigaction stop = {.sa_handler = on_signal};
+    struct sigaction before;
+    for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
+        if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stops[i], &stop, NULL);
+#ifndef __SANITIZE_ADDRESS__ // which has its own
+    signal(SIGSEGV, on_crash);
+    signal(SIGABRT, on_crash);
+#endif
+    signal(SIGXFSZ, SIG_IGN); // a file size limit is a write error, not the end of the process
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* Descriptors 0 to 2 that the caller closed are taken: the next file opened would pass for stdout.
+ * A closed stdout can be read only, so that data for it is an error, as on a full disk. */
+static void keep_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
+}
+
+/* The exit code; what stands on stdout has arrived, or that is the error. */
+static int finish(enum err err)
+{
+    int lost = ferror(stdout), flushed = fflush(stdout) == 0;
+    if ((lost || !flushed) && (err == OK || err == ERR_ROWS))
+        err = fail(ERR_IO, "stdout: cannot be written: %s",
+                   flushed || errno == EBADF ? "closed, disk full, or its reader gone"
+                                             : strerror(errno));
+    if (err != OK && err != ERR_ROWS)
+        fprintf(stderr, "sluice: error: %s\n", err_text());
+    return err < 100 ? (int)err : (int)ERR_INTERNAL;
+}
+
+static enum err command_call(enum config_command id, const struct config *c)
+{
+    int i = 0;
+    while (i < N_COMMANDS && !(commands[i].id & id))
+        i++;
+    CHECK(i < N_COMMANDS);
+    return commands[i].run(c);
+}
+
+/* Variables that are numbers: a word would pass for 0. */
+static enum err check_environment(void)
+{
+    static const struct {
+        const char *name;
+        int is_integer;
+    } numbers[] = {{"SOURCE_DATE_EPOCH", 1}, {"SLUICE_SYNC_S", 0}, {"SLUICE_PROBE_SHARE", 0}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        const char *text = getenv(numbers[i].name);
+        char *end = NULL;
+        errno = 0;
+        double x = text ? strtod(text, &end) : 0;
+        if (text && (end == text || *end || errno || !(x >= 0 && x < 1e15) ||
+                     (numbers[i].is_integer && strspn(text, "0123456789") != strlen(text))))
+            return fail(ERR_USAGE, "%s: '%.100s' is not %s of at least 0 (unset it)",
+                        numbers[i].name, text, numbers[i].is_integer ? "an integer" : "a number");
+    }
+    return OK;
+}
+
+/* A container's user may have no home: a job then keeps packs beside OUT. */
+static void cache_beside_out(const struct config *c, enum config_command command)
+{
+    char dir[4096], beside[4096];
+    const char *asked = getenv("SLUICE_CACHE_DIR"); // a folder that somebody chose is not replaced
+    if (!(command & (CMD_RUN | CMD_SCORE)) || !c->out || (asked && *asked) ||
+        pack_cache_dir(dir, sizeof dir) == OK ||
+        snprintf(beside, sizeof beside, "%s.cache", c->out) >= (int)sizeof beside)
+        return;
+    log_line(LOG_WARN, "%s; this job uses %s", err_text(), beside);
+    pack_cache_use(beside);
+}
+
+static int sluice(int argc, char **argv)
+{
+    static struct config config;
+    if (argc < 2) {
+        help_usage(stderr);
+        return ERR_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        signal(SIGPIPE, SIG_DFL); // `sluice help | head` ends without an error
+        return finish(help_words(argc - 2, argv + 2));
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 ||
+        strcmp(argv[1], "version") == 0) {
+        version_print(argv[1][0] != '-' || (argc > 2 && strcmp(argv[2], "-v") == 0));
+        return finish(OK);
+    }
+    const struct config_command_row *command = config_command_find(argc - 1, argv + 1);
+    if (!command)
+        return finish(config_command_unknown(argv[1]));
+    enum err err = config_parse(&config, command->id, argc - 2, argv + 2);
+    if (err != OK)
+        return finish(err);
+    config.interrupted = &interrupted;
+    if (config.help) {
+        signal(SIGPIPE, SIG_DFL); // as above
+        help_command(command);
+        return finish(OK);
+    }
+    log_level_max = config.quiet ? LOG_ERROR : config.verbose ? LOG_DEBUG : LOG_INFO;
+    err = check_environment();
+    if (err == OK)
+        err = outputs_check(&config, command->id); // before anything else happens
+    if (err == OK)
+        cache_beside_out(&config, command->id);
+    return finish(err == OK ? command_call(command->id, &config) : err);
+}
+
+struct call {
+    int argc, code;
+    char **argv;
+};
+
+static void *run_call(void *arg)
+{
+    struct call *call = arg;
+    call->code = sluice(call->argc, call->argv);
+    return NULL;
+}
+
+/* Under a small `ulimit -s` the program runs on a stack of its own. Signals go there too: what it
+ * waits in shall be interrupted. */
+static int run_apart(struct call *call)
+{
+    pthread_t thread;
+    sigset_t all;
+    if (thread_start(&thread, run_call, call) != 0)
+        return sluice(call->argc, call->argv); // no thread to be had: the small stack has to do
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    pthread_join(thread, NULL);
+    return call->code;
+}
+
+int main(int argc, char **argv)
+{
+    struct call call = {.argc = argc, .argv = argv};
+    struct rlimit stack;
+    mallopt(M_ARENA_MAX, 1); // what one thread gives back serves all: the plan counts text once
+    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); // a long line's buffers go back to the system
+    keep_standard_files();
+    log_begin();
+    catch_signals();
+    if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < THREAD_STACK_BYTES)
+        return run_apart(&call);
+    return sluice(argc, argv);
+}

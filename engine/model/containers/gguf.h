@@ -1,0 +1,100 @@
+/* engine/model/containers/gguf.h - reads GGUF models, v2 and v3, little-endian, in one file or
+ * split into parts.
+ *
+ * Owns: the open files, their headers in memory (a few MiB), the tensor directory over all parts.
+ * Refuses: what keys mean for a model (family_*.c), keeping tensor data. Nothing is mapped: tensors
+ * are read with pread into the caller's memory.
+ *
+ * gguf_open() has checked every name, size and offset against the files: type and block, tensors
+ * one after the other inside the data section, no duplicates, parts that belong together, and
+ * tokenizer arrays as long as the vocabulary. Pointers and views live until gguf_close(). Not for
+ * two threads at once, but gguf_read(), which is. */
+#ifndef ENGINE_MODEL_CONTAINERS_GGUF_H
+#define ENGINE_MODEL_CONTAINERS_GGUF_H
+
+#include "engine/model/containers/source.h"
+
+#include <string.h>
+
+struct gguf; // opaque: hides the format's own types
+
+/* path: the file, or the first part of a split model (the others are found by name beside it).
+ * *g is NULL on error. ERR_INPUT: the file is not what it should be, ERR_CORRUPT: it changed while
+ * reading, ERR_IO: the disk failed, ERR_FIT: no memory. */
+enum err gguf_open(struct gguf **g, const char *path);
+void gguf_close(struct gguf *g); // accepts NULL
+
+int gguf_n_files(const struct gguf *g);                     // parts, 1 when not split
+const char *gguf_file_path(const struct gguf *g, int file); // of source_tensor.file
+/* All parts' tensors, in file order. */
+const struct source_tensor *gguf_tensors(const struct gguf *g, int64_t *n_tensors);
+/* NULL when there is none. */
+const struct source_tensor *gguf_find(const struct gguf *g, const char *name);
+/* As source_read(); the range must lie inside the tensor (CHECKed). */
+enum err gguf_read(const struct gguf *g, const struct source_tensor *t, int64_t offset,
+                   int64_t n_bytes, void *buf);
+
+/* Scalars by key, of the first part: as source_int() and the others in source.h. *found is 0 and
+ * *out untouched when there is no such key. int takes every integer type (not bool), float also f32
+ * and f64 (finite), bool any byte but 0 as true; a str ends with NUL, which n_bytes does not count.
+ */
+enum err gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t *out,
+                  int *found);
+enum err gguf_float(const struct gguf *g, const char *key, double *out, int *found);
+enum err gguf_bool(const struct gguf *g, const char *key, int *out, int *found);
+enum err gguf_str(const struct gguf *g, const char *key, const char **out, int64_t *n_bytes,
+                  int *found);
+
+/* Arrays by key, as views. Another element type is ERR_INPUT, an absent key is OK with *found 0.
+ *
+ *   struct gguf_strings s;
+ *   TRY(gguf_str_array(g, "tokenizer.ggml.tokens", &s, &found));
+ *   while ((text = gguf_strings_next(&s, &n_bytes)))  // s.n strings; without NUL at the end */
+struct gguf_strings {
+    int64_t n;           // strings in the array
+    int64_t n_left;      // not yet taken
+    const uint8_t *next; // borrowed: the file's header
+};
+enum err gguf_str_array(const struct gguf *g, const char *key, struct gguf_strings *out,
+                        int *found);
+
+static inline const char *gguf_strings_next(struct gguf_strings *s, int64_t *n_bytes)
+{
+    if (s->n_left == 0)
+        return NULL;
+    const char *text = (const char *)s->next + 8;
+    memcpy(n_bytes, s->next, 8);
+    s->next += 8 + *n_bytes;
+    s->n_left--;
+    return text;
+}
+
+/* Of u8 or i8; borrowed as the views are. */
+enum err gguf_byte_array(const struct gguf *g, const char *key, const void **out, int64_t *n,
+                         int *found);
+
+struct gguf_numbers {
+    int64_t n;
+    const uint8_t *bytes; // borrowed: 4-byte numbers, not aligned
+};
+/* i32; an array of u32 will do when all of them are below 2^31. */
+enum err gguf_i32_array(const struct gguf *g, const char *key, struct gguf_numbers *out,
+                        int *found);
+enum err gguf_f32_array(const struct gguf *g, const char *key, struct gguf_numbers *out,
+                        int *found);
+
+static inline int32_t gguf_i32_at(const struct gguf_numbers *a, int64_t i)
+{
+    int32_t x;
+    memcpy(&x, a->bytes + 4 * i, 4);
+    return x;
+}
+
+static inline float gguf_f32_at(const struct gguf_numbers *a, int64_t i)
+{
+    float x;
+    memcpy(&x, a->bytes + 4 * i, 4);
+    return x;
+}
+
+#endif

@@ -1,0 +1,355 @@
+/* engine/model/dummy.c - see dummy.h. Owns the parsing of model configs and the provider of their
+ * weights.
+ *
+ * Note: the provider needs nothing of the file but shape and `tied`, so a pack
+ * that was made of a config can go on making its own weights. */
+#include "engine/model/dummy.h"
+
+#include "engine/data/file.h"
+#include "engine/model/dummy_numbers.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/rope.h"
+#include "kernels/base/whole.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LINES_MAX   1000
+#define CONTEXT_MAX (1 << 27)
+
+struct dummy {
+    struct shape shape;
+    int tied;
+    char name[NAME_MAX + 1];
+    struct dummy_numbers numbers;
+};
+
+/* What the file says; strings are checked at once. */
+struct dummy_config {
+    const char *path;
+    int line;
+    int has_family;
+    int tied;
+    int dense_layers; // the first ones, of a model with experts
+    double rope_theta, norm_eps;
+    struct shape shape;
+};
+
+static const struct dummy_int {
+    const char *key;
+    int max, required;
+    size_t field;
+} ints[] = {
+    {"dim", SHAPE_DIM_MAX, 1, offsetof(struct shape, dim)},
+    {"layers", SHAPE_LAYERS_MAX, 1, offsetof(struct shape, n_layers)},
+    {"heads", SHAPE_DIM_MAX, 1, offsetof(struct shape, n_heads)},
+    {"kv_heads", SHAPE_DIM_MAX, 0, offsetof(struct shape, n_kv_heads)},
+    {"head_dim", 2 * SHAPE_ROPE_MAX, 0, offsetof(struct shape, head_dim)},
+    {"ffn", SHAPE_DIM_MAX, 1, offsetof(struct shape, ffn_dim)},
+    {"experts", SHAPE_EXPERTS_MAX, 0, offsetof(struct shape, n_experts)},
+    {"experts_used", SHAPE_EXPERTS_USED_MAX, 0, offsetof(struct shape, n_experts_used)},
+    {"shared_ffn", SHAPE_DIM_MAX, 0, offsetof(struct shape, shared_dim)},
+    {"dense_ffn", SHAPE_DIM_MAX, 0, offsetof(struct shape, dense_dim)},
+    {"vocab", SHAPE_VOCAB_MAX, 1, offsetof(struct shape, vocab)},
+    {"context", CONTEXT_MAX, 1, offsetof(struct shape, context)},
+};
+#define N_INTS ((int)(sizeof ints / sizeof *ints))
+
+#define QKV_BIASES (ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B))
+/* What a config may name: what its shape has besides llama's. */
+static const struct dummy_family {
+    const char *name;
+    uint64_t biases;
+    int qk_norm;
+} dummy_families[] = {
+    {"llama", 0, QK_NORM_NONE},
+    {"qwen2", QKV_BIASES, QK_NORM_NONE},
+    {"qwen3", 0, QK_NORM_HEAD},
+    {"mixtral", 0, QK_NORM_NONE},
+    {"qwen2_moe", QKV_BIASES, QK_NORM_NONE},
+    {"qwen3_moe", 0, QK_NORM_HEAD},
+    {"gpt_oss",
+     QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) |
+         ROLE_BIT(ROLE_DOWN_B) | ROLE_BIT(ROLE_ROUTER_B),
+     QK_NORM_NONE},
+    {"phi3", 0, QK_NORM_NONE},
+    {"gemma2", 0, QK_NORM_NONE},
+    {"opt", QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B),
+     QK_NORM_NONE},
+};
+
+static const struct dummy_family *family_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof dummy_families / sizeof *dummy_families; i++)
+        if (strcmp(dummy_families[i].name, name) == 0)
+            return &dummy_families[i];
+    return NULL;
+}
+
+static int *int_at(struct shape *shape, size_t field)
+{
+    return (int *)(void *)((char *)shape + field);
+}
+
+static enum err line_fail(const struct dummy_config *c, const char *key, const char *what)
+{
+    return fail(ERR_INPUT, "%s:%d: %s: %s", c->path, c->line, key, what);
+}
+
+static enum err set_number(const struct dummy_config *c, const char *key, const char *value,
+                           double min, double max, double *out)
+{
+    char *end;
+    double x = strtod(value, &end);
+    if (end == value || *end != 0)
+        return line_fail(c, key, "expected a number");
+    if (!(x >= min && x <= max))
+        return fail(ERR_INPUT, "%s:%d: %s: %s is out of range [%g, %g]", c->path, c->line, key,
+                    value, min, max);
+    *out = x;
+    return OK;
+}
+
+static enum err set_int(const struct dummy_config *c, const char *key, const char *value, int max,
+                        int *out)
+{
+    double x = 0;
+    TRY(set_number(c, key, value, 1, max, &x));
+    if (x != (double)(int)x)
+        return line_fail(c, key, "expected an integer");
+    *out = (int)x;
+    return OK;
+}
+
+static enum err set_value(struct dummy_config *c, const char *key, const char *value)
+{
+    double x = 0;
+    if (strcmp(key, "family") == 0) {
+        if (!family_named(value))
+            return fail(ERR_INPUT,
+                        "%s:%d: family: unsupported: %s (supported: llama, qwen2, qwen3, mixtral, "
+                        "qwen2_moe, qwen3_moe, gpt_oss, phi3, gemma2, opt)",
+                        c->path, c->line, value);
+        snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
+        c->has_family = 1;
+        return OK;
+    }
+    if (strcmp(key, "rope_theta") == 0)
+        return set_number(c, key, value, 1e-6, 1e12, &c->rope_theta);
+    if (strcmp(key, "norm_eps") == 0)
+        return set_number(c, key, value, 0, 0.1, &c->norm_eps);
+    if (strcmp(key, "tied") == 0) {
+        TRY(set_number(c, key, value, 0, 1, &x));
+        c->tied = x != 0;
+        return OK;
+    }
+    if (strcmp(key, "dense_layers") == 0)
+        return set_int(c, key, value, SHAPE_LAYERS_MAX, &c->dense_layers);
+    for (int i = 0; i < N_INTS; i++)
+        if (strcmp(key, ints[i].key) == 0)
+            return set_int(c, key, value, ints[i].max, int_at(&c->shape, ints[i].field));
+    return line_fail(c, key, "unknown key");
+}
+
+/* Cuts blanks off both ends. */
+static char *trim(char *s)
+{
+    char *end = s + strlen(s);
+    while (end > s && strchr(" \t\r\n", end[-1]))
+        *--end = 0;
+    return s + strspn(s, " \t");
+}
+
+static enum err read_lines(struct dummy_config *c, FILE *f)
+{
+    char line[256];
+    while (fgets(line, sizeof line, f)) {
+        c->line++;
+        if (c->line > LINES_MAX || (!strchr(line, '\n') && !feof(f)))
+            return line_fail(c, "line",
+                             "longer than 255 bytes, or too many lines: not a model config");
+        line[strcspn(line, "#")] = 0;
+        char *key = trim(line), *equals = strchr(key, '=');
+        if (*key == 0)
+            continue;
+        if (!equals)
+            return line_fail(c, key, "expected key = value");
+        *equals = 0;
+        TRY(set_value(c, trim(key), trim(equals + 1)));
+    }
+    return ferror(f) ? fail(ERR_IO, "%s: read: %s", c->path, strerror(errno)) : OK;
+}
+
+static enum err finish_shape(struct dummy_config *c)
+{
+    struct shape *s = &c->shape;
+    if (!c->has_family)
+        return fail(ERR_INPUT, "%s: family: missing", c->path);
+    for (int i = 0; i < N_INTS; i++)
+        if (ints[i].required && *int_at(s, ints[i].field) == 0)
+            return fail(ERR_INPUT, "%s: %s: missing", c->path, ints[i].key);
+    int opt = strcmp(s->family, "opt") == 0, gemma2 = strcmp(s->family, "gemma2") == 0;
+    if (s->n_kv_heads == 0)
+        s->n_kv_heads = s->n_heads;
+    if (s->head_dim == 0 && s->dim % s->n_heads != 0)
+        return fail(ERR_INPUT, "%s: dim: %d is not a multiple of heads, %d", c->path, s->dim,
+                    s->n_heads);
+    if (s->head_dim == 0)
+        s->head_dim = s->dim / s->n_heads;
+    if (!opt && (s->head_dim % 2 != 0 || s->head_dim > 2 * SHAPE_ROPE_MAX))
+        return fail(ERR_INPUT, "%s: head_dim: %d is odd or above %d", c->path, s->head_dim,
+                    2 * SHAPE_ROPE_MAX);
+    s->embed_dim = s->dim;
+    s->norm = opt ? NORM_LAYER : NORM_RMS;
+    s->final_norm = 1;
+    s->norm_eps = (float)c->norm_eps;
+    s->act = opt ? ACT_RELU : gemma2 ? ACT_GELU_TANH : ACT_SILU;
+    s->gated = !opt;
+    s->route_alone = s->n_experts > 0 && strcmp(s->family, "qwen2_moe") != 0;
+    s->shared_gate = s->shared_dim > 0;
+    memset(s->layer_dense, 1, (size_t)c->dense_layers);
+    s->qk_norm = family_named(s->family)->qk_norm;
+    s->position = opt ? POSITION_LEARNED : POSITION_ROPE;
+    s->position_offset = opt ? 2 : 0;
+    s->rope_dim = opt ? 0 : s->head_dim;
+    family_defaults(s);
+    if (gemma2)
+        family_gemma2_shape(s);
+    if (strcmp(s->family, "gpt_oss") == 0)
+        family_gpt_oss_shape(s);
+    rope_fill_plain(s, 0, c->rope_theta);
+    const char *bad = shape_check(s);
+    return bad ? fail(ERR_INPUT, "%s: %s: out of range", c->path, bad) : OK;
+}
+
+int dummy_is_config(const char *path)
+{
+    size_t n = strlen(path);
+    return n > 4 && strcmp(path + n - 4, ".cfg") == 0;
+}
+
+static enum dtype dummy_dtype(void *impl, enum tensor_role role, int layer)
+{
+    (void)impl;
+    (void)role;
+    (void)layer;
+    return DTYPE_BF16;
+}
+
+/* The key of a tensor; a tied head is the embedding. */
+static uint64_t key_of(const struct dummy *d, enum tensor_role role, int layer)
+{
+    const char *name = role_name(role == ROLE_HEAD && d->tied ? ROLE_EMBED : role);
+    return hash_bytes(name, (int64_t)strlen(name), (uint64_t)layer);
+}
+
+static enum err dummy_rows(void *impl, enum tensor_role role, int layer, int first, int n,
+                           void *out)
+{
+    const struct dummy *d = impl;
+    uint64_t key = key_of(d, role, layer);
+    int n_all, k;
+    role_dims(&d->shape, role, &n_all, &k);
+    for (int64_t i = 0; i < n; i++)
+        dummy_row(&d->numbers, key, first + i, k, (uint16_t *)out + i * k);
+    return OK;
+}
+
+static enum err dummy_panel_of(void *impl, enum tensor_role role, int layer, int first, int n,
+                               void *panel)
+{
+    const struct dummy *d = impl;
+    int n_all, k;
+    role_dims(&d->shape, role, &n_all, &k);
+    dummy_panel(&d->numbers, key_of(d, role, layer), first, n, k, panel);
+    return OK;
+}
+
+static enum err dummy_vector(void *impl, enum tensor_role role, int layer, int n, float *out)
+{
+    (void)impl;
+    (void)layer;
+    const uint64_t norms = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) |
+                           ROLE_BIT(ROLE_FINAL_NORM_W) | ROLE_BIT(ROLE_POST1_W) |
+                           ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
+                           ROLE_BIT(ROLE_K_NORM_W);
+    const int weight = (norms & ROLE_BIT(role)) != 0;
+    for (int i = 0; i < n; i++)
+        out[i] = weight ? 1.0f : 0.0f;
+    return OK;
+}
+
+static void name_of(const char *path, struct dummy *d)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t n = strlen(base);
+    n -= dummy_is_config(base) ? 4 : 0;
+    snprintf(d->name, sizeof d->name, "%.*s", (int)n, base);
+}
+
+static enum err provide(struct pack_provider *p, const struct shape *shape, int tied,
+                        const char *path)
+{
+    const struct dummy_family *family = family_named(shape->family);
+    if (!family)
+        return fail(ERR_INPUT, "%s: family %s has no dummy weights", path, shape->family);
+    struct dummy *d = calloc(1, sizeof *d);
+    if (!d)
+        return fail(ERR_FIT, "no memory for %s", path);
+    d->shape = *shape;
+    d->tied = tied;
+    name_of(path, d);
+    dummy_numbers_init(&d->numbers);
+    *p = (struct pack_provider){
+        .shape = *shape,
+        .roles = family_roles(shape, family->biases),
+        .tied = tied,
+        .dummy = DUMMY_GENERATION,
+        .name = d->name,
+        .impl = d,
+        .dtype = dummy_dtype,
+        .rows = dummy_rows,
+        .panel = dummy_panel_of,
+        .vector = dummy_vector,
+    };
+    return OK;
+}
+
+enum err dummy_open(struct pack_provider *p, const char *path)
+{
+    struct dummy_config c = {.path = path, .tied = 1, .rope_theta = 10000, .norm_eps = 1e-5};
+    *p = (struct pack_provider){0};
+    const char *why;
+    FILE *f = regular_open(path, &why);
+    if (!f)
+        return fail(file_open_code(), "%s: open: %s", path, why);
+    enum err e = read_lines(&c, f);
+    fclose(f);
+    TRY(e);
+    TRY(finish_shape(&c));
+    return provide(p, &c.shape, c.tied, path);
+}
+
+enum err dummy_check(const struct model *m)
+{
+    if (m->dummy == DUMMY_GENERATION)
+        return OK;
+    return fail(ERR_INPUT, "%s: the dummy weights have another version (pack the model again)",
+                m->path);
+}
+
+enum err dummy_of_model(struct pack_provider *p, const struct model *m)
+{
+    *p = (struct pack_provider){0};
+    TRY(dummy_check(m));
+    return provide(p, &m->shape, m->tied, m->name);
+}
+
+void dummy_close(struct pack_provider *p)
+{
+    free(p->impl);
+    *p = (struct pack_provider){0};
+}

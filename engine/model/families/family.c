@@ -1,0 +1,623 @@
+/* engine/model/families/family.c - the table of model families, and what they share: reading keys
+ * with their ranges, finding tensors, checking dimensions.
+ *
+ * Refuses: guessing. An unknown architecture, a missing key, a tensor of another size is an error
+ * that names it. Note: one family row can serve two file formats with other keys,
+ * other names and another order of rows; the reader branches on source->kind, nothing after it
+ * does. */
+#include "engine/model/families/family.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define NAME_BYTES  160 // longest tensor name or key that we build
+#define CLASSES_MAX 16
+
+static const struct family {
+    const char *name, *gguf, *hf, *hf_class;
+    enum err (*read)(struct family_model *m, const struct source *s, const char *name);
+} families[] = {
+#define FAMILY(name, gguf, hf, hf_class, read) {name, gguf, hf, hf_class, read},
+    FAMILIES(FAMILY)
+#undef FAMILY
+};
+#define N_FAMILIES ((int)(sizeof families / sizeof *families))
+
+static const char *full_key(char buf[NAME_BYTES], const char *name, const char *key)
+{
+    if (key[0] != '.')
+        return key;
+    snprintf(buf, NAME_BYTES, "%s%s", name, key);
+    return buf;
+}
+
+enum err family_fail(const struct source *s, const char *name, const char *key, const char *fmt,
+                     ...)
+{
+    char full[NAME_BYTES], sectioned[SOURCE_KEY_BYTES], what[400];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
+    return fail(ERR_INPUT, "%s%s: %s: %s", s->path, s->kind == SOURCE_HF ? "/config.json" : "",
+                source_key(s, full_key(full, name, key), sectioned, sizeof sectioned), what);
+}
+
+enum err family_ints(const struct source *s, const char *name, const struct family_int *keys, int n,
+                     struct shape *shape)
+{
+    for (int i = 0; i < n; i++) {
+        char full[NAME_BYTES];
+        int64_t value = 0;
+        int found = 0;
+        TRY(source_int(s, full_key(full, name, keys[i].key), 1, keys[i].max, &value, &found));
+        int field = 0;
+        memcpy(&field, (const char *)shape + keys[i].field, sizeof field);
+        if (!found && field == 0 && keys[i].need == KEY_REQUIRED)
+            return family_fail(s, name, keys[i].key, "missing");
+        if (!found)
+            continue;
+        field = (int)value;
+        memcpy((char *)shape + keys[i].field, &field, sizeof field);
+    }
+    return OK;
+}
+
+enum err family_float(const struct source *s, const char *name, const char *key, double min,
+                      double max, double *out)
+{
+    char full[NAME_BYTES];
+    double value = 0;
+    int found = 0;
+    TRY(source_float(s, full_key(full, name, key), &value, &found));
+    if (!found)
+        return OK;
+    if (!(value >= min && value <= max))
+        return family_fail(s, name, key, "%g is out of range [%g, %g]", value, min, max);
+    *out = value;
+    return OK;
+}
+
+enum err family_flag(const struct source *s, const char *name, const char *key, int *out)
+{
+    char full[NAME_BYTES];
+    int value = 0, found = 0;
+    TRY(source_bool(s, full_key(full, name, key), &value, &found));
+    if (found)
+        *out = value;
+    return OK;
+}
+
+enum err family_str(const struct source *s, const char *name, const char *key, char *buf,
+                    int64_t buf_bytes)
+{
+    char full[NAME_BYTES];
+    const char *value = NULL;
+    int64_t n = 0;
+    int found = 0;
+    TRY(source_str(s, full_key(full, name, key), &value, &n, &found));
+    if (!found)
+        return OK;
+    n = min_i64(n, buf_bytes - 1);
+    memcpy(buf, value, (size_t)n);
+    buf[n] = 0;
+    return OK;
+}
+
+enum err family_act(const struct source *s, const char *name, const char *key, const char *act,
+                    int *out)
+{
+    static const struct {
+        const char *name;
+        int act;
+    } acts[] = {{"silu", ACT_SILU},
+                {"swish", ACT_SILU},
+                {"gelu", ACT_GELU},
+                {"gelu_new", ACT_GELU_TANH},
+                {"gelu_fast", ACT_GELU_TANH},
+                {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                {"relu", ACT_RELU}};
+    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
+        if (strcmp(act, acts[i].name) == 0) {
+            *out = acts[i].act;
+            return OK;
+        }
+    return family_fail(s, name, key, "unsupported: %s (supported: silu, gelu, gelu_new, relu)",
+                       act);
+}
+
+void family_defaults(struct shape *shape)
+{
+    shape->embed_scale = shape->branch_scale = shape->logit_scale = 1;
+    for (int r = 0; r < SHAPE_ROPES; r++)
+        shape->ropes[r].scale = 1;
+}
+
+enum err family_heads(const struct source *s, const char *name, struct shape *shape,
+                      const char *key_dim, const char *key_heads, const char *key_kv_heads,
+                      const char *key_head_dim)
+{
+    if (shape->n_kv_heads == 0)
+        shape->n_kv_heads = shape->n_heads;
+    if (shape->n_kv_heads > shape->n_heads || shape->n_heads % shape->n_kv_heads != 0)
+        return family_fail(s, name, key_heads, "%d is not a multiple of %s%s, %d", shape->n_heads,
+                           key_kv_heads[0] == '.' ? name : "", key_kv_heads, shape->n_kv_heads);
+    if (shape->head_dim == 0) {
+        if (shape->dim % shape->n_heads != 0)
+            return family_fail(s, name, key_dim, "%d is not a multiple of %s%s, %d", shape->dim,
+                               key_heads[0] == '.' ? name : "", key_heads, shape->n_heads);
+        shape->head_dim = shape->dim / shape->n_heads;
+    }
+    if (shape->head_dim > 2 * SHAPE_ROPE_MAX ||
+        (int64_t)shape->head_dim * shape->n_heads > SHAPE_DIM_MAX)
+        return family_fail(s, name, key_head_dim, "%d heads of %d numbers are too large",
+                           shape->n_heads, shape->head_dim);
+    if (shape->position == POSITION_ROPE && shape->head_dim % 2 != 0)
+        return family_fail(s, name, key_head_dim, "%d is odd: heads are rotated in pairs",
+                           shape->head_dim);
+    return OK;
+}
+
+/* A role's name within its layer, or in all: "%d" becomes the part. */
+static void part_name(const char *name, int part, char buf[NAME_BYTES])
+{
+    const char *number = strstr(name, "%d");
+    if (number)
+        snprintf(buf, NAME_BYTES, "%.*s%d%s", (int)(number - name), name, part, number + 2);
+    else
+        snprintf(buf, NAME_BYTES, "%s", name);
+}
+
+static const char *tensor_name(const struct family_model *m, enum tensor_role role, int layer,
+                               int part, char buf[NAME_BYTES])
+{
+    char name[NAME_BYTES];
+    if (!m->names->roles[role])
+        return NULL;
+    part_name(m->names->roles[role], part, name);
+    if (role_place(role) == ROLE_IN_DECODER)
+        snprintf(buf, NAME_BYTES, "%s%s%d.%.80s", m->prefix, m->names->layer, layer, name);
+    else
+        snprintf(buf, NAME_BYTES, "%s%.80s", role == ROLE_HEAD ? "" : m->prefix, name);
+    return buf;
+}
+
+int family_parts(const struct family_model *m, enum tensor_role role)
+{
+    const char *name = m->names->roles[role];
+    int n, k;
+    if (!name || !strstr(name, "%d"))
+        return 1;
+    role_dims(&m->shape, role, &n, &k);
+    return role_is_experts(&m->shape, role) ? m->shape.n_experts : n / m->shape.head_dim;
+}
+
+const struct source_tensor *family_part(const struct family_model *m, const struct source *s,
+                                        enum tensor_role role, int layer, int part)
+{
+    char buf[NAME_BYTES];
+    if (role == ROLE_HEAD && m->tied)
+        role = ROLE_EMBED;
+    const char *name = tensor_name(m, role, layer, part, buf);
+    return name ? source_find(s, name) : NULL;
+}
+
+const struct source_tensor *family_tensor(const struct family_model *m, const struct source *s,
+                                          enum tensor_role role, int layer)
+{
+    return family_part(m, s, role, layer, 0);
+}
+
+/* GGUF's llama files hold the rows of a head as (0, h, 1, h + 1, ...), h = rope_dim / 2, for
+ * rotation of neighbours; we rotate (i, i + h), so row p * h + i of a head comes from row 2 * i +
+ * p. */
+static int64_t unpaired_row(const struct family_model *m, enum tensor_role role, int64_t row)
+{
+    int rotated = role == ROLE_Q || role == ROLE_K || role == ROLE_Q_B || role == ROLE_K_B;
+    if (!m->paired_rows || !rotated)
+        return row;
+    int64_t half = m->shape.rope_dim / 2, in_head = row % m->shape.head_dim;
+    if (in_head >= 2 * half)
+        return row;
+    return row - in_head + 2 * (in_head % half) + in_head / half;
+}
+
+int64_t family_source_row(const struct family_model *m, enum tensor_role role, int64_t row)
+{
+    const struct family_cut *c = &m->cut[role];
+    row = unpaired_row(m, role, row);
+    return c->rows == 0 ? row : c->first + row / c->group * c->stride + row % c->group;
+}
+
+void family_cut_qkv(struct family_model *m)
+{
+    static const enum tensor_role roles[][3] = {{ROLE_Q, ROLE_K, ROLE_V},
+                                                {ROLE_Q_B, ROLE_K_B, ROLE_V_B}};
+    const int64_t q = (int64_t)m->shape.n_heads * m->shape.head_dim;
+    const int64_t kv = (int64_t)m->shape.n_kv_heads * m->shape.head_dim;
+    for (int i = 0; i < 2; i++) {
+        m->cut[roles[i][0]] = (struct family_cut){q + 2 * kv, 0, q, q};
+        m->cut[roles[i][1]] = (struct family_cut){q + 2 * kv, q, kv, kv};
+        m->cut[roles[i][2]] = (struct family_cut){q + 2 * kv, q + kv, kv, kv};
+    }
+}
+
+void family_cut_experts(struct family_model *m)
+{
+    const int64_t ffn = m->shape.ffn_dim, all = 2 * ffn * m->shape.n_experts;
+    m->cut[ROLE_GATE] = (struct family_cut){all, 0, ffn, 2 * ffn};
+    m->cut[ROLE_UP] = (struct family_cut){all, ffn, ffn, 2 * ffn};
+}
+
+void family_cut_shared(struct family_model *m)
+{
+    const int64_t n = m->shape.shared_dim;
+    m->cut[ROLE_SHARED_GATE] = (struct family_cut){2 * n, 0, n, n};
+    m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, n, n, n};
+}
+
+uint64_t family_roles(const struct shape *s, uint64_t optional)
+{
+    uint64_t roles = 0;
+    for (int role = 0; role < N_ROLES; role++) {
+        enum role_need need = role_need(s, role);
+        if (need == ROLE_REQUIRED || (need == ROLE_OPTIONAL && (optional & ROLE_BIT(role))))
+            roles |= ROLE_BIT(role);
+    }
+    return roles;
+}
+
+void family_roles_by_presence(struct family_model *m, const struct source *s)
+{
+    uint64_t there = 0;
+    for (int role = 0; role < N_ROLES; role++)
+        if (family_tensor(m, s, role, 0))
+            there |= ROLE_BIT(role);
+    m->roles = family_roles(&m->shape, there);
+}
+
+enum err family_prefix(struct family_model *m, const struct source *s, const char *const *prefixes,
+                       int n)
+{
+    char buf[NAME_BYTES];
+    for (int i = 0; i < n; i++) {
+        m->prefix = prefixes[i];
+        if (family_tensor(m, s, ROLE_EMBED, 0))
+            return OK;
+    }
+    m->prefix = prefixes[0];
+    return fail(ERR_INPUT, "%s: tensor %s: missing", s->path,
+                tensor_name(m, ROLE_EMBED, 0, 0, buf));
+}
+
+void family_tie(struct family_model *m, const struct source *s, int flag)
+{
+    m->tied = 0;
+    m->tied = flag >= 0 ? flag : !family_tensor(m, s, ROLE_HEAD, 0);
+}
+
+/* Dimensions of a tensor; of one that holds all experts those of their matrices one below the
+ * other, of their vectors one behind the other. */
+static int flat_dims(const struct family_model *m, enum tensor_role role,
+                     const struct source_tensor *t, int64_t dims[SOURCE_DIMS_MAX])
+{
+    const int own = role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
+    memcpy(dims, t->dims, sizeof t->dims);
+    if (role == ROLE_SHARE && t->n_dims == 1) { // its one row
+        dims[1] = dims[0];
+        dims[0] = 1;
+        return own;
+    }
+    if (!role_is_experts(&m->shape, role) || t->n_dims != own + 1 || dims[0] != m->shape.n_experts)
+        return t->n_dims;
+    dims[0] *= dims[1];
+    dims[1] = dims[2];
+    return own;
+}
+
+static void print_dims(char *buf, size_t buf_bytes, int n_dims, const int64_t *dims)
+{
+    size_t at = 0;
+    for (int i = 0; i < n_dims && at < buf_bytes; i++)
+        at +=
+            (size_t)snprintf(buf + at, buf_bytes - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
+}
+
+/* Dimensions of one of a role's tensors as the file has them; a vector of heads may be [heads,
+ * head_dim]. */
+static int expected_dims(const struct family_model *m, enum tensor_role role,
+                         const struct source_tensor *t, int64_t dims[2])
+{
+    int n, k;
+    role_dims(&m->shape, role, &n, &k);
+    dims[0] = m->cut[role].rows > 0 ? m->cut[role].rows : n / family_parts(m, role);
+    dims[1] = k;
+    if (role_kind(role) == ROLE_IS_VECTOR && t->n_dims == 2 && m->shape.qk_norm == QK_NORM_OWN &&
+        (role == ROLE_Q_NORM_W || role == ROLE_K_NORM_W)) {
+        dims[0] = n / m->shape.head_dim;
+        dims[1] = m->shape.head_dim;
+        return 2;
+    }
+    if (m->transposed & ROLE_BIT(role)) { // of experts each for itself
+        const int matrices = role_is_experts(&m->shape, role) ? m->shape.n_experts : 1;
+        dims[1] = dims[0] / matrices;
+        dims[0] = (int64_t)k * matrices;
+    }
+    return role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
+}
+
+static enum err check_tensor(const struct family_model *m, const struct source *s,
+                             enum tensor_role role, int layer, int part)
+{
+    char name[NAME_BYTES] = "", expected[64], has[100] = "";
+    const struct source_tensor *t = family_part(m, s, role, layer, part);
+    tensor_name(m, role == ROLE_HEAD && m->tied ? ROLE_EMBED : role, layer, part, name);
+    if (!t)
+        return fail(ERR_INPUT, "%s: tensor %s: missing", s->path, name);
+    if (t->dtype == N_DTYPES) {
+        TRY(source_read(s, t, 0, 0, NULL)); // fails, and says which format it is
+        return fail(ERR_INPUT, "%s: tensor %s: unsupported format", s->path, name);
+    }
+    int64_t dims[2], flat[SOURCE_DIMS_MAX];
+    int n_dims = expected_dims(m, role, t, dims);
+    if (flat_dims(m, role, t, flat) != n_dims || flat[0] != dims[0] ||
+        (n_dims == 2 && flat[1] != dims[1])) {
+        print_dims(expected, sizeof expected, n_dims, dims);
+        print_dims(has, sizeof has, t->n_dims, t->dims);
+        if ((role == ROLE_EMBED || role == ROLE_HEAD) && n_dims == t->n_dims &&
+            t->dims[0] != dims[0])
+            return fail(ERR_INPUT, "%s: tensor %s: vocab_size is %lld, the file has %lld rows",
+                        s->path, name, (long long)dims[0], (long long)t->dims[0]);
+        return fail(ERR_INPUT, "%s: tensor %s: expected [%s], the file has [%s]", s->path, name,
+                    expected, has);
+    }
+    int64_t n = n_dims == 1 ? 1 : dims[0];
+    if (t->n_bytes != dtype_row_bytes(t->dtype, n_dims == 1 ? dims[0] : dims[1]) * n)
+        return fail(ERR_INPUT, "%s: tensor %s: %lld bytes are not %lld rows of %s", s->path, name,
+                    (long long)t->n_bytes, (long long)n, dtype_info(t->dtype)->name);
+    if (part > 0 && t->dtype != family_part(m, s, role, layer, 0)->dtype)
+        return fail(ERR_INPUT, "%s: tensor %s: %s, but the first expert's is %s", s->path, name,
+                    dtype_info(t->dtype)->name,
+                    dtype_info(family_part(m, s, role, layer, 0)->dtype)->name);
+    if ((m->transposed & ROLE_BIT(role)) && role_is_experts(&m->shape, role) && t->n_dims != 3) {
+        print_dims(has, sizeof has, t->n_dims, t->dims);
+        return fail(ERR_INPUT, "%s: tensor %s: expected one matrix per expert, the file has [%s]",
+                    s->path, name, has);
+    }
+    if ((m->transposed & ROLE_BIT(role)) && dtype_info(t->dtype)->block > 1)
+        return fail(ERR_INPUT, "%s: tensor %s: matrices stored by columns cannot be %s", s->path,
+                    name, dtype_info(t->dtype)->name);
+    return OK;
+}
+
+static enum err check_tensors(const struct family_model *m, const struct source *s)
+{
+    for (int role = 0; role < N_ROLES; role++) {
+        if (!(m->roles & ROLE_BIT(role)))
+            continue;
+        int n = role_place(role) == ROLE_IN_DECODER ? m->shape.n_layers : 1;
+        for (int layer = 0; layer < n; layer++)
+            for (int part = 0;
+                 role_in_layer(&m->shape, role, layer) && part < family_parts(m, role); part++)
+                TRY(check_tensor(m, s, role, layer, part));
+    }
+    return OK;
+}
+
+/* Buffers that some libraries saved among the weights. */
+static int is_buffer(const char *name)
+{
+    static const char *const buffers[] = {"rotary_emb.inv_freq",
+                                          "attention.rotary_emb.inv_freq",
+                                          "self_attn.rotary_emb.inv_freq",
+                                          "attn.bias",
+                                          "attn.masked_bias",
+                                          "attention.bias",
+                                          "attention.masked_bias",
+                                          "attn_rot_embd.weight"};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (strcmp(name, buffers[i]) == 0)
+            return 1;
+    return 0;
+}
+
+static int is_role(const struct family_model *m, const char *name, int layer)
+{
+    char of_part[NAME_BYTES];
+    for (int role = 0; role < N_ROLES; role++) {
+        if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) ||
+            !role_in_layer(&m->shape, role, layer))
+            continue;
+        for (int part = 0; part < family_parts(m, role); part++) {
+            part_name(m->names->roles[role], part, of_part);
+            if (strcmp(name, of_part) == 0)
+                return 1;
+        }
+    }
+    return 0;
+}
+
+/* A weight of the layer, the first of its kind, that nobody would multiply by: this is another
+ * model. */
+static enum err check_strangers(const struct family_model *m, const struct source *s, int layer)
+{
+    char start[NAME_BYTES];
+    int n = snprintf(start, sizeof start, "%s%s%d.", m->prefix, m->names->layer, layer);
+    for (int64_t i = 0; i < s->n_tensors; i++) {
+        const char *name = s->tensors[i].name;
+        if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) &&
+            !is_role(m, name + n, layer) && !source_is_part(s, &s->tensors[i]))
+            return fail(ERR_INPUT, "%s: tensor %s: unsupported: %s models have no such tensor",
+                        s->path, name, m->shape.family);
+    }
+    return OK;
+}
+
+static int has_word(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *at = strstr(words, word); at; at = strstr(at + 1, word))
+        if ((at == words || at[-1] == ' ') && (at[n] == 0 || at[n] == ' '))
+            return 1;
+    return 0;
+}
+
+/* The part of a file that a tensor's name says it is of: its first member, or what follows
+ * "model.".
+ */
+static void part_of(const char *name, char part[NAME_BYTES])
+{
+    name += strncmp(name, "model.", 6) == 0 ? 6 : 0;
+    snprintf(part, NAME_BYTES, "%.*s", (int)strcspn(name, "."), name);
+}
+
+void family_unused(const struct family_model *m, const struct source *s, struct family_unused *u)
+{
+    const char *head = m->names->roles[ROLE_HEAD] ? m->names->roles[ROLE_HEAD] : "";
+    const size_t n_head = strcspn(head, "."); // quantised, it has other members
+    size_t used = 0;
+    *u = (struct family_unused){0};
+    for (int64_t i = 0; i < s->n_tensors; i++) {
+        const struct source_tensor *t = &s->tensors[i];
+        char part[NAME_BYTES];
+        if (strncmp(t->name, m->prefix, strlen(m->prefix)) == 0 ||
+            (strncmp(t->name, head, n_head) == 0 && t->name[n_head] == '.'))
+            continue;
+        u->n_tensors++;
+        u->n_bytes += t->n_bytes;
+        part_of(t->name, part);
+        if (!has_word(u->parts, part) && used + strlen(part) + 2 < sizeof u->parts)
+            used += (size_t)snprintf(u->parts + used, sizeof u->parts - used, "%s%s",
+                                     used ? " " : "", part);
+    }
+}
+
+/* Keys that change what is computed, and the families that read them: elsewhere they must say what
+ * is so without them. */
+enum err family_check_keys(const struct source *s, const char *family, const char *name)
+{
+    static const struct {
+        const char *key;
+        double neutral;
+        const char *families; // "" none
+    } keys[] = {
+        {"embedding_multiplier", 1, "granite granitemoe"},
+        {"residual_multiplier", 1, "granite granitemoe"},
+        {"attention_multiplier", 1, "granite granitemoe"},
+        {"logits_scaling", 1, "granite granitemoe"},
+        {"logit_scale", 1, ""},
+        {"attn_logit_softcapping", 0, "gemma2"},
+        {"final_logit_softcapping", 0, "gemma2"},
+        {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
+        {"no_rope_layers", 0, "smollm3"},
+        {"num_local_experts", 0, "mixtral qwen2_moe qwen3_moe gpt_oss granitemoe"},
+        {"num_experts", 0, "qwen2_moe qwen3_moe"},
+        {"n_routed_experts", 0, ""},
+        {"n_shared_experts", 0, ""},
+        {"shared_expert_intermediate_size", 0, "qwen2_moe"},
+        {"routed_scaling_factor", 1, ""},
+        {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe"},
+        {"clip_qkv", 0, ""},
+        {"qk_layernorm", 0, "stablelm"},
+        {"use_qk_norm", 0, ""},
+        {"use_parallel_residual", 0, "gpt_neox stablelm"},
+        {"parallel_attn", 0, ""},
+        {"alibi", 0, ""},
+        {"kv_lora_rank", 0, ""},
+        {"attention_chunk_size", 0, ""},
+        {"attn_temperature_tuning", 0, ""},
+        {"scale_attn_by_inverse_layer_idx", 0, ""},
+        {"scale_attn_weights", 1, ""},
+        {"use_mup", 0, ""},
+        {"use_bidirectional_attention", 0, ""},
+        {"add_cross_attention", 0, ""},
+        {"is_encoder_decoder", 0, ""},
+        {".expert_count", 0, "llama qwen2_moe qwen3_moe gpt_oss granitemoe"},
+        {".expert_shared_count", 0, ""},
+        {".expert_weights_scale", 1, ""},
+        {".expert_gating_func", 1, "gpt_oss"},
+        {".leading_dense_block_count", 0, ""},
+        {".embedding_scale", 1, "granite granitemoe"},
+        {".residual_scale", 1, "granite granitemoe"},
+        {".attention.scale", 0, "granite granitemoe"},
+        {".logit_scale", 1, "granite granitemoe"},
+        {".attn_logit_softcapping", 0, "gemma2"},
+        {".final_logit_softcapping", 0, "gemma2"},
+        {".attention.clamp_kqv", 0, ""},
+        {".attention.max_alibi_bias", 0, ""},
+        {".attention.causal", 1, ""},
+        {".use_parallel_residual", 0, "gpt_neox stablelm"},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char full[NAME_BYTES];
+        double value = 0;
+        int found = 0, of_gguf = keys[i].key[0] == '.';
+        if (of_gguf != (s->kind == SOURCE_GGUF) || has_word(keys[i].families, family))
+            continue;
+        source_weigh(s, full_key(full, name, keys[i].key), &value, &found);
+        if (found && value != keys[i].neutral)
+            return family_fail(s, name, keys[i].key, "unsupported in %s models", family);
+    }
+    return OK;
+}
+
+static enum err unsupported(const struct source *s, const char *key, const char *what)
+{
+    char have[200] = "";
+    size_t at = 0;
+    for (int i = 0; i < N_FAMILIES && at < sizeof have; i++)
+        if (i == 0 || strcmp(families[i].name, families[i - 1].name) != 0) // one has two rows
+            at += (size_t)snprintf(have + at, sizeof have - at, "%s%s", i ? ", " : "",
+                                   families[i].name);
+    return family_fail(s, "", key, "unsupported architecture %s (supported: %s)", what, have);
+}
+
+static enum err find_family(const struct source *s, const struct family **found)
+{
+    char what[64] = "";
+    int gguf = s->kind == SOURCE_GGUF;
+    const char *key = gguf ? "general.architecture" : "model_type";
+    TRY(family_str(s, "", key, what, sizeof what));
+    for (int i = 0; i < N_FAMILIES; i++) {
+        *found = &families[i];
+        if (what[0] && strcmp(what, gguf ? families[i].gguf : families[i].hf) == 0)
+            return OK;
+    }
+    if (what[0] || gguf)
+        return what[0] ? unsupported(s, key, what) : family_fail(s, "", key, "missing");
+    const char *classes[CLASSES_MAX]; // very old config.json files have no model_type
+    int64_t n = 0;
+    int there = 0;
+    TRY(source_str_list(s, "architectures", classes, CLASSES_MAX, &n, &there));
+    if (n == 0)
+        return family_fail(s, "", key, "missing");
+    for (int i = 0; i < N_FAMILIES; i++) {
+        *found = &families[i];
+        if (strcmp(classes[0], families[i].hf_class) == 0)
+            return OK;
+    }
+    return unsupported(s, "architectures", classes[0]);
+}
+
+enum err family_read(struct family_model *m, const struct source *s)
+{
+    const struct family *f;
+    *m = (struct family_model){.prefix = ""};
+    family_defaults(&m->shape);
+    TRY(find_family(s, &f));
+    snprintf(m->shape.family, sizeof m->shape.family, "%s", f->name);
+    const char *gguf_name = s->kind == SOURCE_GGUF ? f->gguf : f->name;
+    TRY(family_check_keys(s, f->name, gguf_name));
+    TRY(f->read(m, s, gguf_name));
+    const char *bad = shape_check(&m->shape);
+    if (bad)
+        return family_fail(s, "", bad, "out of range");
+    TRY(source_check_ends(s, m->shape.vocab));
+    TRY(check_tensors(m, s));
+    for (int experts = 0; experts < 2; experts++) {
+        const int layer = shape_first_layer(&m->shape, experts);
+        TRY(layer < 0 ? OK : check_strangers(m, s, layer));
+    }
+    return OK;
+}

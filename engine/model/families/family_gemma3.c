@@ -1,0 +1,122 @@
+/* engine/model/families/family_gemma3.c - gemma3, text: gemma with norms around attention and MLP,
+ * norms of q and k, and layers with a window that turn by angles of their own.
+ *
+ * Owns: which layers these are; its tensor names; where a model with a vision tower has its text.
+ * Note: GGUF files say neither which layers have windows (all but every sixth) nor
+ * what scores are scaled by (the 27B alone has another factor than the others). */
+#include "engine/model/families/family.h"
+#include "engine/model/families/family_names.h"
+#include "engine/model/families/rope.h"
+
+#include <math.h>
+#include <string.h>
+
+#define PATTERN     6 // where nobody says: every sixth layer sees all
+#define LOCAL_THETA 10000
+#define SCALAR      256 // what scores are scaled by where config.json does not say
+#define LAYERS_27B  62
+#define TEXT        "text_config" // of a model that has a vision tower too
+
+static const struct family_names names_hf = {"layers.",
+                                             {HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM,
+                                              HF_AROUND_NORMS, HF_ATTENTION, HF_QK_NORM,
+                                              HF_GATED_MLP}};
+static const struct family_names names_gguf = {
+    "blk.",
+    {GGUF_ENDS, GGUF_NORMS, GGUF_POST_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM, GGUF_GATE, GGUF_MLP}};
+
+/* Layers with a window turn by ropes[1]; the others have no window. */
+static enum err local_layers(const struct source *s, struct shape *shape)
+{
+    const char *types[SHAPE_LAYERS_MAX];
+    int64_t n = 0, pattern = PATTERN;
+    int found = 0;
+    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &found));
+    if (s->kind == SOURCE_HF)
+        TRY(source_int(s, "sliding_window_pattern", 1, SHAPE_LAYERS_MAX, &pattern, &found));
+    for (int i = 0; i < shape->n_layers; i++) {
+        int local = n > 0 ? strcmp(types[i], "sliding_attention") == 0 : (i + 1) % pattern != 0;
+        shape->layer_rope[i] = (uint8_t)local;
+        if (!local)
+            shape->layer_window[i] = 0;
+    }
+    return OK;
+}
+
+static enum err local_angles(const struct source *s, const char *name, struct shape *shape)
+{
+    double theta = LOCAL_THETA;
+    if (s->kind == SOURCE_GGUF) {
+        TRY(family_float(s, name, ".rope.freq_base_swa", 1e-6, 1e12, &theta));
+    } else {
+        TRY(family_float(s, "", "rope_local_base_freq", 1e-6, 1e12, &theta));
+        TRY(family_float(s, "", "rope_parameters.sliding_attention.rope_theta", 1e-6, 1e12,
+                         &theta));
+    }
+    rope_fill_plain(shape, 1, theta);
+    return OK;
+}
+
+static enum err read_text(struct family_model *m, const struct source *s, const char *name,
+                          const char *const prefixes[2])
+{
+    struct shape *shape = &m->shape;
+    double scalar = s->kind == SOURCE_HF ? SCALAR : 0;
+    shape->gated = 1;
+    shape->norm_place = NORM_AROUND;
+    shape->qk_norm = QK_NORM_HEAD;
+    m->plus_one = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_POST1_W) |
+                  ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_K_NORM_W) |
+                  ROLE_BIT(ROLE_FINAL_NORM_W);
+    TRY(family_read_dialect(m, s, name,
+                            &(struct family_dialect){.hf = &names_hf,
+                                                     .gguf = &names_gguf,
+                                                     .act_key = "hidden_activation",
+                                                     .act = "gelu_pytorch_tanh",
+                                                     .theta = 1e6,
+                                                     .tied = 1,
+                                                     .unpaired = 1,
+                                                     .windows = WINDOWS_HAVE | WINDOWS_LISTED,
+                                                     .window = FAMILY_WINDOW,
+                                                     .prefixes = {prefixes[0], prefixes[1]}}));
+    TRY(local_layers(s, shape));
+    TRY(local_angles(s, name, shape));
+    if (s->kind == SOURCE_HF)
+        TRY(family_float(s, "", "query_pre_attn_scalar", 1e-6, 1e6, &scalar));
+    else if (shape->n_layers == LAYERS_27B)
+        scalar = (double)shape->dim / shape->n_heads;
+    shape->attn_scale = scalar > 0 ? (float)(1 / sqrt(scalar)) : 0;
+    shape->embed_scale = sqrtf((float)shape->dim);
+    return OK;
+}
+
+enum err family_gemma3_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const char *const prefixes[2] = {"model.", ""};
+    return read_text(m, s, name, prefixes);
+}
+
+/* The text of a model that sees, too: what has nothing to do with it is not looked at. Published
+ * files leave out what is as in the class. */
+enum err family_gemma3_vision_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const char *const prefixes[2] = {"language_model.model.", "model.language_model."};
+    struct source text = *s;
+    char type[64] = "";
+    int64_t window = 0;
+    int found = 0;
+    text.section = TEXT;
+    TRY(family_str(&text, name, "model_type", type, sizeof type));
+    if (type[0] && strcmp(type, "gemma3_text") != 0)
+        return family_fail(&text, name, "model_type", "unsupported: %s", type);
+    TRY(source_int(&text, "sliding_window", 1, INT32_MAX, &window, &found));
+    if (!found)
+        return family_fail(&text, name, "sliding_window", "missing");
+    TRY(family_check_keys(&text, name, name));
+    m->shape.n_heads = 8;
+    m->shape.n_kv_heads = 4;
+    m->shape.head_dim = 256;
+    m->shape.vocab = 262208;
+    m->shape.context = 131072;
+    return read_text(m, &text, name, prefixes);
+}

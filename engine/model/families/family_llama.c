@@ -1,0 +1,361 @@
+/* engine/model/families/family_llama.c - llama and its likes: RMSNorm, RoPE, grouped KV heads,
+ * gated SiLU MLP; and what all families share that write their keys as llama does.
+ *
+ * Owns: those keys in config.json and GGUF, llama's tensor names. Serves llama, mistral (its
+ * window), qwen2 (biases on q, k and v) and, in GGUF files that call it llama, mixtral.
+ * Note: GGUF files of "llama" hold the rows of q and k in another order than those
+ * of "qwen2" and than Hugging Face (family_source_row undoes it), and they carry llama3's scaling
+ * as a tensor of divisors, rope_freqs.weight. */
+#include "engine/model/families/family.h"
+#include "engine/model/families/family_names.h"
+#include "engine/model/families/rope.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CONTEXT_MAX (1 << 27)
+#define LATE_LAYER  28 // where config.json has no max_window_layers
+#define FIELD(f)    offsetof(struct shape, f)
+
+static const struct family_names names_hf = {
+    "layers.",
+    {HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_SECOND_NORM, HF_ATTENTION, HF_GATED_MLP}};
+static const struct family_names names_gguf = {
+    "blk.", {GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_GATE, GGUF_MLP}};
+static const struct family_names names_gguf_experts = {
+    "blk.", {GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_ROUTER, GGUF_EXPERTS}};
+static const struct family_names names_gguf_all_experts = {
+    "blk.", {GGUF_ENDS, GGUF_NORMS, GGUF_QKV, GGUF_O, GGUF_ROUTER, GGUF_ALL_EXPERTS}};
+
+static const struct family_int ints_hf[] = {
+    {"num_hidden_layers", SHAPE_LAYERS_MAX, KEY_REQUIRED, FIELD(n_layers)},
+    {"hidden_size", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(dim)},
+    {"intermediate_size", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(ffn_dim)},
+    {"num_attention_heads", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(n_heads)},
+    {"num_key_value_heads", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(n_kv_heads)},
+    {"head_dim", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(head_dim)},
+    {"vocab_size", SHAPE_VOCAB_MAX, KEY_REQUIRED, FIELD(vocab)},
+    {"max_position_embeddings", CONTEXT_MAX, KEY_REQUIRED, FIELD(context)},
+};
+
+static const struct family_int ints_gguf[] = {
+    {".block_count", SHAPE_LAYERS_MAX, KEY_REQUIRED, FIELD(n_layers)},
+    {".embedding_length", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(dim)},
+    {".feed_forward_length", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(ffn_dim)},
+    {".attention.head_count", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(n_heads)},
+    {".attention.head_count_kv", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(n_kv_heads)},
+    {".attention.key_length", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(head_dim)},
+    {".vocab_size", SHAPE_VOCAB_MAX, KEY_OPTIONAL, FIELD(vocab)},
+    {".context_length", CONTEXT_MAX, KEY_REQUIRED, FIELD(context)},
+    {".rope.dimension_count", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(rope_dim)},
+};
+
+/* The window in tokens; 0: none. A missing key leaves *window as it is, null means none. */
+static enum err read_window(const struct source *s, const char *key, int64_t *window)
+{
+    int found = 0;
+    TRY(source_int(s, key, 0, INT32_MAX, window, &found));
+    *window = source_null(s, key) ? 0 : *window;
+    return OK;
+}
+
+/* A window at least as long as the context masks nothing. */
+static int window_that_masks(const struct shape *shape, int64_t window)
+{
+    return window < shape->context ? (int)window : 0;
+}
+
+/* layer_types, as 1 for a layer with a window. *n = 0: there is no list. */
+static enum err read_layer_types(const struct source *s, const struct shape *shape,
+                                 int has[SHAPE_LAYERS_MAX], int64_t *n, int *any)
+{
+    const char *types[SHAPE_LAYERS_MAX];
+    int found = 0;
+    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, n, &found));
+    if (found && *n != shape->n_layers)
+        return family_fail(s, "", "layer_types", "has %lld entries, expected %d", (long long)*n,
+                           shape->n_layers);
+    for (int i = 0; i < *n; i++) {
+        has[i] = strcmp(types[i], "sliding_attention") == 0;
+        *any |= has[i];
+        if (!has[i] && strcmp(types[i], "full_attention") != 0)
+            return family_fail(s, "", "layer_types", "unsupported: %s in layer %d", types[i], i);
+    }
+    return OK;
+}
+
+/* Note: transformers' class for llama reads none of these keys, so a llama model sees its whole
+ * context even where config.json has a sliding_window. Those for mistral, mixtral, phi3 and
+ * qwen3_moe read no layer_types. Those for qwen2, qwen3, qwen2_moe and smollm3 fail where
+ * layer_types asks for a window and use_sliding_window does not. */
+static enum err read_window_hf(const struct source *s, const struct family_dialect *d,
+                               struct shape *shape)
+{
+    int has[SHAPE_LAYERS_MAX], used = !(d->windows & WINDOWS_ASKED), found = 0, any = 0;
+    int64_t n = 0, window = d->window, from = d->windows & WINDOWS_LATE ? LATE_LAYER : 0;
+    if (!(d->windows & WINDOWS_HAVE))
+        return OK;
+    if (!used)
+        TRY(family_flag(s, "", "use_sliding_window", &used));
+    if (d->windows & WINDOWS_LISTED)
+        TRY(read_layer_types(s, shape, has, &n, &any));
+    if (!used && any)
+        return family_fail(s, "", "use_sliding_window",
+                           "is not true, but layer_types has sliding_attention");
+    if (!used)
+        return OK;
+    TRY(read_window(s, "sliding_window", &window));
+    if (any && window == 0)
+        return family_fail(s, "", "sliding_window", "missing");
+    if (d->windows & WINDOWS_LATE)
+        TRY(source_int(s, "max_window_layers", 0, INT32_MAX, &from, &found));
+    for (int i = 0; i < shape->n_layers; i++)
+        if (n > 0 ? has[i] : i >= from)
+            shape->layer_window[i] = window_that_masks(shape, window);
+    return OK;
+}
+
+/* How many experts: config.json of today and of tomorrow say it by two keys, GGUF files of dense
+ * models may say 0, those of families that have experts may not. */
+static enum err count_experts(const struct source *s, const char *name,
+                              const struct family_dialect *d, struct shape *shape)
+{
+    const int gguf = s->kind == SOURCE_GGUF;
+    const char *keys[] = {gguf ? ".expert_count" : d->experts_key, "num_local_experts"};
+    int64_t n = 0, said = 0;
+    for (int i = 0; i < (gguf ? 1 : 2); i++) {
+        char full[100];
+        int found = 0;
+        snprintf(full, sizeof full, "%s%s", gguf ? name : "", keys[i]);
+        TRY(source_int(s, full, !gguf, SHAPE_EXPERTS_MAX, &said, &found));
+        n = found ? said : n;
+    }
+    shape->n_experts = (int)n;
+    return n > 0 || (gguf && !d->experts_key) ? OK : family_fail(s, name, keys[0], "missing");
+}
+
+/* Layers without experts: those that config.json lists, and all but every n-th. */
+static enum err read_dense_layers(const struct source *s, struct shape *shape, int dense_dim)
+{
+    int64_t listed[SHAPE_LAYERS_MAX], n = 0, step = 1;
+    int found = 0, n_dense = 0;
+    TRY(source_int_list(s, "mlp_only_layers", 0, shape->n_layers - 1, listed, SHAPE_LAYERS_MAX, &n,
+                        &found));
+    TRY(source_int(s, "decoder_sparse_step", 1, INT32_MAX, &step, &found));
+    for (int i = 0; i < shape->n_layers; i++)
+        shape->layer_dense[i] = (i + 1) % step != 0;
+    for (int64_t i = 0; i < n; i++)
+        shape->layer_dense[listed[i]] = 1;
+    for (int i = 0; i < shape->n_layers; i++)
+        n_dense += shape->layer_dense[i];
+    if (n_dense == shape->n_layers)
+        return family_fail(s, "", n > 0 ? "mlp_only_layers" : "decoder_sparse_step",
+                           "unsupported: no layer has experts");
+    shape->dense_dim = n_dense > 0 ? dense_dim : 0;
+    return OK;
+}
+
+/* The expert that every token goes through besides; as wide as an MLP where GGUF does not say. */
+static enum err read_shared(const struct source *s, const char *name,
+                            const struct family_dialect *d, struct shape *shape, int dense_dim)
+{
+    const int gguf = s->kind == SOURCE_GGUF;
+    const struct family_int key = {gguf ? ".expert_shared_feed_forward_length" : d->shared_ffn_key,
+                                   SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(shared_dim)};
+    shape->shared_dim = gguf ? dense_dim : 0;
+    return family_ints(s, name, &key, 1, shape);
+}
+
+/* Experts, where the file or the family has them, of which a token takes some, and their size. */
+static enum err read_experts(const struct source *s, const char *name,
+                             const struct family_dialect *d, struct shape *shape)
+{
+    const int gguf = s->kind == SOURCE_GGUF, dense_dim = shape->ffn_dim;
+    const char *ffn = gguf ? ".expert_feed_forward_length" : d->expert_ffn_key;
+    const struct family_int keys[] = {{gguf ? ".expert_used_count" : "num_experts_per_tok",
+                                       SHAPE_EXPERTS_USED_MAX, KEY_REQUIRED, FIELD(n_experts_used)},
+                                      {ffn, SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(ffn_dim)}};
+    if (!gguf && !d->experts_key)
+        return OK;
+    TRY(count_experts(s, name, d, shape));
+    if (shape->n_experts == 0)
+        return OK;
+    TRY(family_ints(s, name, keys, ffn ? 2 : 1, shape));
+    if (shape->n_experts_used > shape->n_experts)
+        return family_fail(s, name, keys[0].key, "%d exceeds the %d experts", shape->n_experts_used,
+                           shape->n_experts);
+    if (d->shared_ffn_key)
+        TRY(read_shared(s, name, d, shape, dense_dim));
+    if (!gguf && d->sparse_layers)
+        TRY(read_dense_layers(s, shape, dense_dim));
+    shape->route_alone = gguf ? !d->route_all : d->route_alone;
+    return shape->route_alone ? OK : family_flag(s, "", "norm_topk_prob", &shape->route_alone);
+}
+
+/* Whose names the first experts have: each its own, or all in one. */
+static void choose_names(struct family_model *m, const struct source *s,
+                         const struct family_names *of_all)
+{
+    const struct family_names *each = m->names;
+    if (!of_all)
+        return;
+    m->names = of_all;
+    if (!family_tensor(m, s, ROLE_DOWN, shape_first_layer(&m->shape, 1))) {
+        m->names = each;
+    } else if (s->kind == SOURCE_HF) {
+        family_cut_experts(m);
+    }
+}
+
+/* What config.json says of biases; elsewhere they are there or not. */
+static enum err read_biases(uint64_t *biases, const struct source *s,
+                            const struct family_dialect *d)
+{
+    int attention = d->attention_bias, mlp = 0;
+    *biases = d->biases;
+    TRY(family_flag(s, "", "attention_bias", &attention));
+    TRY(family_flag(s, "", "mlp_bias", &mlp));
+    if (attention)
+        *biases |=
+            ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) | ROLE_BIT(ROLE_O_B);
+    if (mlp)
+        *biases |= ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
+    return OK;
+}
+
+/* The dimensions of a head that are turned. */
+static enum err rotated_dims(const struct source *s, struct shape *shape, const struct rope *rope)
+{
+    shape->rope_dim = (int)(shape->head_dim * rope->partial);
+    if (shape->rope_dim < 2 || shape->rope_dim % 2 != 0)
+        return family_fail(s, "", "head_dim", "%d of %d numbers cannot be rotated in pairs",
+                           shape->rope_dim, shape->head_dim);
+    return OK;
+}
+
+static enum err read_hf(struct family_model *m, const struct source *s,
+                        const struct family_dialect *d)
+{
+    static const char *const llama_prefixes[] = {"model.", ""};
+    const char *act_key = d->act_key ? d->act_key : "hidden_act";
+    struct shape *shape = &m->shape;
+    struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
+    char act[32];
+    int tied = d->tied;
+    double eps = shape->norm_eps;
+    uint64_t biases;
+    TRY(family_ints(s, "", ints_hf, sizeof ints_hf / sizeof *ints_hf, shape));
+    TRY(read_experts(s, "", d, shape));
+    TRY(family_heads(s, "", shape, "hidden_size", "num_attention_heads", "num_key_value_heads",
+                     "head_dim"));
+    TRY(family_float(s, "", d->eps_key ? d->eps_key : "rms_norm_eps", 0, 0.1, &eps));
+    snprintf(act, sizeof act, "%s", d->act ? d->act : "silu");
+    TRY(family_str(s, "", act_key, act, sizeof act));
+    TRY(family_act(s, "", act_key, act, &shape->act));
+    rope.partial = d->partial > 0 ? d->partial : 1;
+    TRY(rope_read_hf(&rope, s, d->theta_key ? d->theta_key : "rope_theta",
+                     d->partial_key ? d->partial_key : "partial_rotary_factor"));
+    if (d->yarn_is_long && rope.kind == ROPE_YARN)
+        rope.kind = ROPE_LONG;
+    TRY(read_window_hf(s, d, shape));
+    TRY(read_biases(&biases, s, d));
+    TRY(family_flag(s, "", "tie_word_embeddings", &tied));
+    shape->norm_eps = (float)eps;
+    shape->embed_dim = shape->dim;
+    TRY(rotated_dims(s, shape, &rope));
+    TRY(rope_fill(&rope, s, shape));
+    m->names = d->hf ? d->hf : &names_hf;
+    TRY(family_prefix(m, s, d->prefixes[0] ? d->prefixes : llama_prefixes, 2));
+    choose_names(m, s, d->hf_experts);
+    m->roles = family_roles(shape, biases);
+    family_tie(m, s, tied);
+    return OK;
+}
+
+static enum err read_gguf_heads(struct shape *shape, const struct source *s, const char *name)
+{
+    int64_t n = 0;
+    int found = 0;
+    char key[100];
+    TRY(family_heads(s, name, shape, ".embedding_length", ".attention.head_count",
+                     ".attention.head_count_kv", ".attention.key_length"));
+    snprintf(key, sizeof key, "%s.attention.value_length", name);
+    TRY(source_int(s, key, 1, SHAPE_DIM_MAX, &n, &found));
+    if (found && n != shape->head_dim)
+        return family_fail(s, name, ".attention.value_length", "%lld, but keys have %d",
+                           (long long)n, shape->head_dim);
+    if (shape->rope_dim == 0)
+        shape->rope_dim = shape->head_dim;
+    if (shape->rope_dim > shape->head_dim || shape->rope_dim % 2 != 0)
+        return family_fail(s, name, ".rope.dimension_count", "%d is odd or above the head's %d",
+                           shape->rope_dim, shape->head_dim);
+    n = 0;
+    snprintf(key, sizeof key, "%s.attention.sliding_window", name);
+    TRY(read_window(s, key, &n));
+    for (int i = 0; i < shape->n_layers; i++)
+        shape->layer_window[i] = window_that_masks(shape, n);
+    return OK;
+}
+
+static enum err read_gguf(struct family_model *m, const struct source *s, const char *name,
+                          const struct family_dialect *d)
+{
+    static const char *const prefixes[] = {""};
+    struct shape *shape = &m->shape;
+    struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
+    double eps = shape->norm_eps;
+    TRY(family_ints(s, name, ints_gguf, sizeof ints_gguf / sizeof *ints_gguf, shape));
+    TRY(read_experts(s, name, d, shape));
+    TRY(read_gguf_heads(shape, s, name));
+    rope.truncate = !d->yarn_smooth;
+    TRY(rope_read_gguf(&rope, s, name, shape->rope_dim));
+    TRY(family_float(s, name,
+                     shape->norm == NORM_RMS ? ".attention.layer_norm_rms_epsilon"
+                                             : ".attention.layer_norm_epsilon",
+                     0, 0.1, &eps));
+    TRY(family_act(s, "", "", d->act ? d->act : "silu", &shape->act)); // files do not say
+    shape->norm_eps = (float)eps;
+    shape->embed_dim = shape->dim;
+    TRY(rope_fill(&rope, s, shape));
+    TRY(rope_divide(s, shape));
+    m->names = d->gguf ? d->gguf : shape->n_experts > 0 ? &names_gguf_experts : &names_gguf;
+    m->paired_rows = !d->unpaired;
+    m->plus_one = 0; // done by whoever wrote the file
+    TRY(family_prefix(m, s, prefixes, 1));
+    if (shape->n_experts > 0)
+        choose_names(m, s, d->gguf_experts ? d->gguf_experts : &names_gguf_all_experts);
+    if (shape->vocab == 0) { // only the embedding says; family_read checks its range
+        const struct source_tensor *t = family_tensor(m, s, ROLE_EMBED, 0);
+        shape->vocab = (int)min_i64(t->dims[0], INT32_MAX);
+    }
+    family_roles_by_presence(m, s);
+    family_tie(m, s, -1);
+    return OK;
+}
+
+enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,
+                             const struct family_dialect *d)
+{
+    m->shape.position = POSITION_ROPE;
+    if (m->shape.norm_eps == 0)
+        m->shape.norm_eps = 1e-6f;
+    m->shape.final_norm = 1;
+    return s->kind == SOURCE_GGUF ? read_gguf(m, s, name, d) : read_hf(m, s, d);
+}
+
+enum err family_llama_read(struct family_model *m, const struct source *s, const char *name)
+{
+    const int qwen = strcmp(name, "qwen2") == 0, mistral = strcmp(name, "mistral") == 0;
+    const unsigned qwen_windows = WINDOWS_HAVE | WINDOWS_ASKED | WINDOWS_LISTED | WINDOWS_LATE;
+    const uint64_t qkv = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B);
+    m->shape.gated = 1;
+    return family_read_dialect(m, s, name,
+                               &(struct family_dialect){.biases = qwen ? qkv : 0,
+                                                        .tied = -1,
+                                                        .unpaired = qwen,
+                                                        .windows = qwen      ? qwen_windows
+                                                                   : mistral ? WINDOWS_HAVE
+                                                                             : 0,
+                                                        .window = FAMILY_WINDOW});
+}

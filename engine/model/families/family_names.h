@@ -1,0 +1,78 @@
+/* engine/model/families/family_names.h - tensor names that several families share.
+ *
+ * Owns: those of llama's layers, piece by piece. Used by family_*.c only. */
+#ifndef ENGINE_MODEL_FAMILIES_FAMILY_NAMES_H
+#define ENGINE_MODEL_FAMILIES_FAMILY_NAMES_H
+
+#define HF_EMBED       [ROLE_EMBED] = "embed_tokens.weight"
+#define HF_HEAD        [ROLE_HEAD] = "lm_head.weight"
+#define HF_FINAL_NORM  [ROLE_FINAL_NORM_W] = "norm.weight"
+#define HF_INPUT_NORM  [ROLE_NORM1_W] = "input_layernorm.weight"
+#define HF_SECOND_NORM [ROLE_NORM2_W] = "post_attention_layernorm.weight"
+/* Norms around attention and MLP. */
+#define HF_AROUND_NORMS                                                                            \
+    [ROLE_POST1_W] = "post_attention_layernorm.weight",                                            \
+    [ROLE_NORM2_W] = "pre_feedforward_layernorm.weight",                                           \
+    [ROLE_POST2_W] = "post_feedforward_layernorm.weight"
+#define HF_ATTENTION                                                                               \
+    [ROLE_Q] = "self_attn.q_proj.weight", [ROLE_Q_B] = "self_attn.q_proj.bias",                    \
+    [ROLE_K] = "self_attn.k_proj.weight", [ROLE_K_B] = "self_attn.k_proj.bias",                    \
+    [ROLE_V] = "self_attn.v_proj.weight", [ROLE_V_B] = "self_attn.v_proj.bias",                    \
+    [ROLE_O] = "self_attn.o_proj.weight", [ROLE_O_B] = "self_attn.o_proj.bias"
+#define HF_QK_NORM                                                                                 \
+    [ROLE_Q_NORM_W] = "self_attn.q_norm.weight", [ROLE_K_NORM_W] = "self_attn.k_norm.weight"
+#define HF_GATED_MLP                                                                               \
+    [ROLE_GATE] = "mlp.gate_proj.weight", [ROLE_GATE_B] = "mlp.gate_proj.bias",                    \
+    [ROLE_UP] = "mlp.up_proj.weight", [ROLE_UP_B] = "mlp.up_proj.bias",                            \
+    [ROLE_DOWN] = "mlp.down_proj.weight", [ROLE_DOWN_B] = "mlp.down_proj.bias"
+
+/* Of experts: as models of today are published, each in tensors of its own, and as libraries hold
+ * them, all in one. */
+#define HF_ROUTER [ROLE_ROUTER] = "mlp.gate.weight"
+#define HF_EXPERTS                                                                                 \
+    [ROLE_GATE] = "mlp.experts.%d.gate_proj.weight", [ROLE_UP] = "mlp.experts.%d.up_proj.weight",  \
+    [ROLE_DOWN] = "mlp.experts.%d.down_proj.weight"
+#define HF_ALL_EXPERTS                                                                             \
+    [ROLE_GATE] = "mlp.experts.gate_up_proj", [ROLE_UP] = "mlp.experts.gate_up_proj",              \
+    [ROLE_DOWN] = "mlp.experts.down_proj"
+
+/* The one MLP of layers without experts, where others have them. */
+#define HF_DENSE_MLP                                                                               \
+    [ROLE_DENSE_GATE] = "mlp.gate_proj.weight", [ROLE_DENSE_UP] = "mlp.up_proj.weight",            \
+    [ROLE_DENSE_DOWN] = "mlp.down_proj.weight"
+
+#define GGUF_ENDS                                                                                  \
+    [ROLE_EMBED] = "token_embd.weight", [ROLE_FINAL_NORM_W] = "output_norm.weight",                \
+    [ROLE_HEAD] = "output.weight"
+#define GGUF_NORMS [ROLE_NORM1_W] = "attn_norm.weight", [ROLE_NORM2_W] = "ffn_norm.weight"
+#define GGUF_POST_NORMS                                                                            \
+    [ROLE_POST1_W] = "post_attention_norm.weight", [ROLE_POST2_W] = "post_ffw_norm.weight"
+/* Of layer norms: their biases, the last one's too. */
+#define GGUF_NORM_BIASES                                                                           \
+    [ROLE_NORM1_B] = "attn_norm.bias", [ROLE_NORM2_B] = "ffn_norm.bias",                           \
+    [ROLE_FINAL_NORM_B] = "output_norm.bias"
+#define GGUF_QKV                                                                                   \
+    [ROLE_Q] = "attn_q.weight", [ROLE_Q_B] = "attn_q.bias", [ROLE_K] = "attn_k.weight",            \
+    [ROLE_K_B] = "attn_k.bias", [ROLE_V] = "attn_v.weight", [ROLE_V_B] = "attn_v.bias"
+#define GGUF_FUSED_QKV                                                                             \
+    [ROLE_Q] = "attn_qkv.weight", [ROLE_Q_B] = "attn_qkv.bias", [ROLE_K] = "attn_qkv.weight",      \
+    [ROLE_K_B] = "attn_qkv.bias", [ROLE_V] = "attn_qkv.weight", [ROLE_V_B] = "attn_qkv.bias"
+#define GGUF_O       [ROLE_O] = "attn_output.weight", [ROLE_O_B] = "attn_output.bias"
+#define GGUF_QK_NORM [ROLE_Q_NORM_W] = "attn_q_norm.weight", [ROLE_K_NORM_W] = "attn_k_norm.weight"
+#define GGUF_GATE    [ROLE_GATE] = "ffn_gate.weight", [ROLE_GATE_B] = "ffn_gate.bias"
+#define GGUF_MLP                                                                                   \
+    [ROLE_UP] = "ffn_up.weight", [ROLE_UP_B] = "ffn_up.bias", [ROLE_DOWN] = "ffn_down.weight",     \
+    [ROLE_DOWN_B] = "ffn_down.bias"
+
+#define GGUF_ROUTER  [ROLE_ROUTER] = "ffn_gate_inp.weight"
+#define GGUF_EXPERTS /* of old files */                                                            \
+    [ROLE_GATE] = "ffn_gate.%d.weight", [ROLE_UP] = "ffn_up.%d.weight",                            \
+    [ROLE_DOWN] = "ffn_down.%d.weight"
+#define GGUF_SHARED /* of all tokens */                                                            \
+    [ROLE_SHARED_GATE] = "ffn_gate_shexp.weight", [ROLE_SHARED_UP] = "ffn_up_shexp.weight",        \
+    [ROLE_SHARED_DOWN] = "ffn_down_shexp.weight"
+#define GGUF_ALL_EXPERTS                                                                           \
+    [ROLE_GATE] = "ffn_gate_exps.weight", [ROLE_UP] = "ffn_up_exps.weight",                        \
+    [ROLE_DOWN] = "ffn_down_exps.weight"
+
+#endif

@@ -1,0 +1,227 @@
+/* engine/model/families/role.c - see role.h. Owns: the one table of roles. */
+#include "engine/model/families/role.h"
+
+static const struct role_info {
+    const char *name;
+    enum role_place place;
+    enum role_kind kind;
+} roles[N_ROLES] = {
+    [ROLE_EMBED] = {"embed", ROLE_IN_EMBEDDING, ROLE_IS_ROWS},
+    [ROLE_POS] = {"position", ROLE_IN_EMBEDDING, ROLE_IS_ROWS},
+    [ROLE_PROJ_IN] = {"proj_in", ROLE_IN_EMBEDDING, ROLE_IS_PANELS},
+    [ROLE_NORM1_W] = {"norm1", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM1_B] = {"norm1_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_Q] = {"q", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_Q_B] = {"q_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_K] = {"k", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_K_B] = {"k_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_V] = {"v", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_V_B] = {"v_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_O] = {"o", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_O_B] = {"o_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM2_W] = {"norm2", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_NORM2_B] = {"norm2_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_GATE] = {"gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_GATE_B] = {"gate_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_UP] = {"up", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_UP_B] = {"up_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_DOWN] = {"down", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_DOWN_B] = {"down_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_FINAL_NORM_W] = {"final_norm", ROLE_IN_SLICE, ROLE_IS_VECTOR},
+    [ROLE_FINAL_NORM_B] = {"final_norm_bias", ROLE_IN_SLICE, ROLE_IS_VECTOR},
+    [ROLE_PROJ_OUT] = {"proj_out", ROLE_IN_SLICE, ROLE_IS_PANELS},
+    [ROLE_HEAD] = {"head", ROLE_IN_SLICE, ROLE_IS_PANELS},
+    [ROLE_POST1_W] = {"post_norm1", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_POST2_W] = {"post_norm2", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_Q_NORM_W] = {"q_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_K_NORM_W] = {"k_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_SINKS] = {"sinks", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_ROUTER] = {"router", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_ROUTER_B] = {"router_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_DENSE_GATE] = {"dense_gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_DENSE_UP] = {"dense_up", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_DENSE_DOWN] = {"dense_down", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_SHARED_GATE] = {"shared_gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_SHARED_UP] = {"shared_up", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_SHARED_DOWN] = {"shared_down", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_SHARE] = {"share", ROLE_IN_DECODER, ROLE_IS_PANELS},
+};
+
+const char *role_name(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].name;
+}
+
+enum role_kind role_kind(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].kind;
+}
+
+enum role_place role_place(enum tensor_role role)
+{
+    CHECK(role < N_ROLES);
+    return roles[role].place;
+}
+
+static enum role_need need_if(int cond)
+{
+    return cond ? ROLE_REQUIRED : ROLE_ABSENT;
+}
+
+enum role_need role_need(const struct shape *s, enum tensor_role role)
+{
+    const int norms = s->norm_place != NORM_OF_BRANCH;
+    const int norm2 = norms && s->branches != BRANCHES_SHARE_NORM;
+    const int posts = s->norm_place == NORM_OF_BRANCH || s->norm_place == NORM_AROUND;
+    switch (role) {
+    case ROLE_POS:
+        return need_if(s->position == POSITION_LEARNED);
+    case ROLE_PROJ_IN:
+    case ROLE_PROJ_OUT:
+        return need_if(s->embed_dim != s->dim);
+    case ROLE_NORM1_W:
+        return need_if(norms);
+    case ROLE_NORM2_W:
+        return need_if(norm2);
+    case ROLE_NORM1_B:
+        return need_if(norms && s->norm == NORM_LAYER);
+    case ROLE_NORM2_B:
+        return need_if(norm2 && s->norm == NORM_LAYER);
+    case ROLE_POST1_W:
+    case ROLE_POST2_W:
+        return need_if(posts);
+    case ROLE_Q_NORM_W:
+    case ROLE_K_NORM_W:
+        return need_if(s->qk_norm != QK_NORM_NONE);
+    case ROLE_SINKS:
+        return need_if(s->sinks);
+    case ROLE_FINAL_NORM_W:
+        return need_if(s->final_norm);
+    case ROLE_FINAL_NORM_B:
+        return need_if(s->final_norm && s->norm == NORM_LAYER);
+    case ROLE_GATE:
+        return need_if(s->gated);
+    case ROLE_ROUTER:
+        return need_if(s->n_experts > 0);
+    case ROLE_DENSE_GATE:
+    case ROLE_DENSE_UP:
+    case ROLE_DENSE_DOWN:
+        return need_if(s->dense_dim > 0);
+    case ROLE_SHARED_GATE:
+    case ROLE_SHARED_UP:
+    case ROLE_SHARED_DOWN:
+        return need_if(s->shared_dim > 0);
+    case ROLE_SHARE:
+        return need_if(s->shared_gate);
+    case ROLE_ROUTER_B:
+        return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
+    case ROLE_GATE_B:
+        return s->gated ? ROLE_OPTIONAL : ROLE_ABSENT;
+    case ROLE_Q_B:
+    case ROLE_K_B:
+    case ROLE_V_B:
+    case ROLE_O_B:
+    case ROLE_UP_B:
+    case ROLE_DOWN_B:
+        return ROLE_OPTIONAL;
+    default:
+        return ROLE_REQUIRED;
+    }
+}
+
+int role_is_experts(const struct shape *s, enum tensor_role role)
+{
+    const uint64_t mlp = ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP) |
+                         ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN) | ROLE_BIT(ROLE_DOWN_B);
+    return s->n_experts > 0 && (mlp & ROLE_BIT(role)) != 0;
+}
+
+int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
+{
+    const uint64_t dense =
+        ROLE_BIT(ROLE_DENSE_GATE) | ROLE_BIT(ROLE_DENSE_UP) | ROLE_BIT(ROLE_DENSE_DOWN);
+    const uint64_t beside = ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) |
+                            ROLE_BIT(ROLE_SHARED_GATE) | ROLE_BIT(ROLE_SHARED_UP) |
+                            ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE);
+    if (dense & ROLE_BIT(role))
+        return !shape_has_experts(s, layer);
+    if ((beside & ROLE_BIT(role)) || role_is_experts(s, role))
+        return shape_has_experts(s, layer);
+    return 1;
+}
+
+int role_is_choice(enum tensor_role role)
+{
+    return role == ROLE_ROUTER || role == ROLE_SHARE;
+}
+
+void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
+{
+    const int q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    const int one = s->qk_norm == QK_NORM_HEAD; // weight for all heads
+    const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
+    const struct {
+        int n, k;
+    } dims[N_ROLES] = {
+        [ROLE_EMBED] = {s->vocab, s->embed_dim},
+        [ROLE_POS] = {s->context + s->position_offset, s->dim},
+        [ROLE_PROJ_IN] = {s->dim, s->embed_dim},
+        [ROLE_NORM1_W] = {s->dim, 1},
+        [ROLE_NORM1_B] = {s->dim, 1},
+        [ROLE_Q] = {q_dim, s->dim},
+        [ROLE_Q_B] = {q_dim, 1},
+        [ROLE_K] = {kv_dim, s->dim},
+        [ROLE_K_B] = {kv_dim, 1},
+        [ROLE_V] = {kv_dim, s->dim},
+        [ROLE_V_B] = {kv_dim, 1},
+        [ROLE_O] = {s->dim, q_dim},
+        [ROLE_O_B] = {s->dim, 1},
+        [ROLE_NORM2_W] = {s->dim, 1},
+        [ROLE_NORM2_B] = {s->dim, 1},
+        [ROLE_GATE] = {ffn, s->dim},
+        [ROLE_GATE_B] = {ffn, 1},
+        [ROLE_UP] = {ffn, s->dim},
+        [ROLE_UP_B] = {ffn, 1},
+        [ROLE_DOWN] = {out, s->ffn_dim},
+        [ROLE_DOWN_B] = {out, 1},
+        [ROLE_FINAL_NORM_W] = {s->dim, 1},
+        [ROLE_FINAL_NORM_B] = {s->dim, 1},
+        [ROLE_PROJ_OUT] = {s->embed_dim, s->dim},
+        [ROLE_HEAD] = {s->vocab, s->embed_dim},
+        [ROLE_POST1_W] = {s->dim, 1},
+        [ROLE_POST2_W] = {s->dim, 1},
+        [ROLE_Q_NORM_W] = {one ? s->head_dim : q_dim, 1},
+        [ROLE_K_NORM_W] = {one ? s->head_dim : kv_dim, 1},
+        [ROLE_SINKS] = {s->n_heads, 1},
+        [ROLE_ROUTER] = {s->n_experts, s->dim},
+        [ROLE_ROUTER_B] = {s->n_experts, 1},
+        [ROLE_DENSE_GATE] = {s->dense_dim, s->dim},
+        [ROLE_DENSE_UP] = {s->dense_dim, s->dim},
+        [ROLE_DENSE_DOWN] = {s->dim, s->dense_dim},
+        [ROLE_SHARED_GATE] = {s->shared_dim, s->dim},
+        [ROLE_SHARED_UP] = {s->shared_dim, s->dim},
+        [ROLE_SHARED_DOWN] = {s->dim, s->shared_dim},
+        [ROLE_SHARE] = {1, s->dim},
+    };
+    CHECK(role < N_ROLES);
+    *n = dims[role].n;
+    *k = dims[role].k;
+}
+
+int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k)
+{
+    int64_t row_bytes = dtype_row_bytes(t, k);
+    if (row_bytes < 0)
+        return -1;
+    switch (role_kind(role)) {
+    case ROLE_IS_ROWS:
+        return row_bytes * n;
+    case ROLE_IS_PANELS:
+        return dtype_panels_bytes(t, n, k);
+    case ROLE_IS_VECTOR:
+        return (int64_t)sizeof(float) * n;
+    }
+    return -1;
+}

@@ -1,0 +1,198 @@
+/* engine/model/pack_source.c - the provider over a model file: rows by role, in the order we
+ * compute in.
+ *
+ * Owns: the family's findings. Refuses: conversion (the writer does it).
+ * Note: rows of q and k of a GGUF llama are read one by one, because the file
+ * holds them in another order, and those of fused matrices from within one (family_source_row);
+ * rows of several tensors (experts) are one role's. */
+#include "engine/model/families/family.h"
+#include "engine/model/pack.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct file_provider {
+    struct family_model family;
+    const struct source *source; // borrowed
+    char name[NAME_MAX + 1];
+    /* A matrix whose columns are asked for, whole. */
+    const struct source_tensor *held_of; // NULL: none
+    int64_t held_matrix;
+    uint8_t *held; // owned
+};
+
+static const struct source_tensor *tensor_of(const struct file_provider *f, enum tensor_role role,
+                                             int layer)
+{
+    const struct source_tensor *t = family_tensor(&f->family, f->source, role, layer);
+    CHECK(t != NULL); // family_read has seen them all
+    return t;
+}
+
+static enum dtype file_dtype(void *impl, enum tensor_role role, int layer)
+{
+    return tensor_of(impl, role, layer)->dtype;
+}
+
+/* Which of the role's tensors has row *row, which becomes the row of that one, and how many more of
+ * it. */
+static const struct source_tensor *part_of(const struct file_provider *f, enum tensor_role role,
+                                           int layer, int *row, int *left)
+{
+    const int parts = family_parts(&f->family, role);
+    int n, k;
+    role_dims(&f->family.shape, role, &n, &k);
+    const struct source_tensor *t =
+        family_part(&f->family, f->source, role, layer, *row / (n / parts));
+    CHECK(t != NULL);
+    *row %= n / parts;
+    *left = n / parts - *row;
+    return t;
+}
+
+/* Matrix `matrix` of those that a tensor holds one behind the other, into f->held. */
+static enum err hold(struct file_provider *f, const struct source_tensor *t, int64_t matrix,
+                     int64_t n_bytes)
+{
+    if (f->held_of == t && f->held_matrix == matrix)
+        return OK;
+    free(f->held);
+    f->held_of = NULL;
+    f->held = malloc((size_t)n_bytes);
+    if (!f->held)
+        return fail(ERR_FIT, "no memory for %s", t->name);
+    TRY(source_read(f->source, t, matrix * n_bytes, n_bytes, f->held));
+    f->held_of = t;
+    f->held_matrix = matrix;
+    return OK;
+}
+
+/* Output `row` of matrices that stand as [inputs, outputs]. */
+static enum err read_column(struct file_provider *f, const struct source_tensor *t, int64_t row,
+                            uint8_t *out)
+{
+    const int64_t k = t->dims[t->n_dims - 2], n = t->dims[t->n_dims - 1];
+    const int64_t size = dtype_row_bytes(t->dtype, 1);
+    TRY(hold(f, t, row / n, k * n * size));
+    for (int64_t i = 0; i < k; i++)
+        memcpy(out + i * size, f->held + (i * n + row % n) * size, (size_t)size);
+    return OK;
+}
+
+/* Rows of one tensor. Those that follow each other in the file go together. */
+static enum err tensor_rows(struct file_provider *f, enum tensor_role role,
+                            const struct source_tensor *t, int first, int n, uint8_t *out)
+{
+    const struct family_model *m = &f->family;
+    const int turned = (m->transposed & ROLE_BIT(role)) != 0;
+    const int64_t row_bytes = dtype_row_bytes(t->dtype, t->dims[t->n_dims - (turned ? 2 : 1)]);
+    for (int i = 0, run; i < n; i += run) {
+        const int64_t row = family_source_row(m, role, first + i);
+        for (run = 1; i + run < n && !turned; run++)
+            if (family_source_row(m, role, first + i + run) != row + run)
+                break;
+        uint8_t *to = out + i * row_bytes;
+        CHECK(row >= 0 && (row + run) * row_bytes <= t->n_bytes);
+        TRY(turned ? read_column(f, t, row, to)
+                   : source_read(f->source, t, row * row_bytes, run * row_bytes, to));
+    }
+    return OK;
+}
+
+static enum err file_rows(void *impl, enum tensor_role role, int layer, int first, int n, void *out)
+{
+    struct file_provider *f = impl;
+    int k, all;
+    role_dims(&f->family.shape, role, &all, &k);
+    for (int done = 0, some; done < n; done += some) {
+        int row = first + done;
+        const struct source_tensor *t = part_of(f, role, layer, &row, &some);
+        some = (int)min_i64(some, n - done);
+        TRY(tensor_rows(f, role, t, row, some,
+                        (uint8_t *)out + done * dtype_row_bytes(t->dtype, k)));
+    }
+    return OK;
+}
+
+/* One tensor of numbers, whatever its dimensions. */
+static enum err read_numbers(const struct file_provider *f, const struct source_tensor *t,
+                             float *numbers)
+{
+    const int64_t n = t->n_dims == 2 ? t->dims[0] * t->dims[1] : t->dims[0];
+    uint8_t *raw = malloc((size_t)t->n_bytes);
+    enum err e = raw ? source_read(f->source, t, 0, t->n_bytes, raw)
+                     : fail(ERR_FIT, "no memory for %s", t->name);
+    if (e == OK)
+        dtype_decode_row(t->dtype, raw, n, numbers);
+    free(raw);
+    return e;
+}
+
+static enum err file_vector(void *impl, enum tensor_role role, int layer, int n, float *out)
+{
+    const struct file_provider *f = impl;
+    const struct family_model *m = &f->family;
+    const int parts = family_parts(m, role);
+    const int64_t all = m->cut[role].rows > 0 ? m->cut[role].rows : n;
+    float *numbers = malloc((size_t)all * sizeof *numbers);
+    enum err e = numbers ? OK : fail(ERR_FIT, "no memory for %s", role_name(role));
+    for (int part = 0; part < parts && e == OK; part++)
+        e = read_numbers(f, family_part(m, f->source, role, layer, part),
+                         numbers + part * (all / parts));
+    for (int i = 0; i < n && e == OK; i++)
+        out[i] =
+            numbers[family_source_row(m, role, i)] + ((m->plus_one & ROLE_BIT(role)) ? 1.0f : 0.0f);
+    free(numbers);
+    return e;
+}
+
+void pack_source_name(const char *path, char *name, int64_t name_bytes)
+{
+    int64_t end = (int64_t)strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    int64_t start = end;
+    while (start > 0 && path[start - 1] != '/')
+        start--;
+    if (end - start > 5 && memcmp(path + end - 5, ".gguf", 5) == 0)
+        end -= 5;
+    int64_t n = min_i64(end - start, name_bytes - 1);
+    memcpy(name, path + start, (size_t)n);
+    name[n] = 0;
+}
+
+enum err pack_source_open(struct pack_provider *p, const struct source *source)
+{
+    *p = (struct pack_provider){0};
+    struct file_provider *f = calloc(1, sizeof *f);
+    if (!f)
+        return fail(ERR_FIT, "no memory for %s", source->path);
+    f->source = source;
+    enum err e = family_read(&f->family, source);
+    if (e != OK) {
+        free(f);
+        return e;
+    }
+    pack_source_name(source->path, f->name, sizeof f->name);
+    *p = (struct pack_provider){
+        .shape = f->family.shape,
+        .roles = f->family.roles,
+        .tied = f->family.tied,
+        .name = f->name,
+        .impl = f,
+        .dtype = file_dtype,
+        .rows = file_rows,
+        .vector = file_vector,
+    };
+    return OK;
+}
+
+void pack_source_close(struct pack_provider *p)
+{
+    struct file_provider *f = p->impl;
+    if (f)
+        free(f->held);
+    free(f);
+    *p = (struct pack_provider){0};
+}
