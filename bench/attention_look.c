@@ -199,8 +199,7 @@ static enum err take_room(struct look *l)
     l->kept = calloc(sets * kv * tokens + 1, 1);
     l->overlap = calloc(sets * sets * kv + 1, sizeof *l->overlap);
     l->scratch = calloc((size_t)l->n_threads, sizeof *l->scratch);
-    int made = l->mass && l->figures && l->tally && l->seen && l->kept && l->overlap &&
-               l->scratch;
+    int made = l->mass && l->figures && l->tally && l->seen && l->kept && l->overlap && l->scratch;
     for (int i = 0; made && i < l->n_threads; i++) {
         l->scratch[i].keys = malloc(tokens * (size_t)l->head_dim * sizeof(float));
         l->scratch[i].weights = malloc(tokens * sizeof(double));

@@ -109,11 +109,10 @@ static enum err rate_row(struct copies *c, const char *name, unsigned ways, int6
     for (int i = 0; i < runs; i++)
         TRY(rate(c, ways, piece, depth, &rates[i]));
     const double median = bench_median(rates, runs);
-    return bench_row(c->table,
-                     json_pack("{ss sI si sf sf sf sn}", "copy", name, "piece_kib",
-                               (json_int_t)(piece >> 10), "depth", depth, "gb_s", median * 1e-9,
-                               "gb_s_min", rates[0] * 1e-9, "gb_s_max", rates[runs - 1] * 1e-9,
-                               "us"));
+    return bench_row(c->table, json_pack("{ss sI si sf sf sf sn}", "copy", name, "piece_kib",
+                                         (json_int_t)(piece >> 10), "depth", depth, "gb_s",
+                                         median * 1e-9, "gb_s_min", rates[0] * 1e-9, "gb_s_max",
+                                         rates[runs - 1] * 1e-9, "us"));
 }
 
 static enum err rates(struct copies *c, int runs)
@@ -150,11 +149,10 @@ static enum err small_row(struct copies *c, int n_large)
         TRY(lane_wait(l, 0));
     }
     const double median = bench_median(us, TRIES);
-    return bench_row(c->table,
-                     json_pack("{ss sI si sn sn sn sf}", "copy",
-                               n_large ? "small behind large" : "small alone", "piece_kib",
-                               (json_int_t)(SMALL >> 10), "depth", n_large, "gb_s", "gb_s_min",
-                               "gb_s_max", "us", median));
+    return bench_row(c->table, json_pack("{ss sI si sn sn sn sf}", "copy",
+                                         n_large ? "small behind large" : "small alone",
+                                         "piece_kib", (json_int_t)(SMALL >> 10), "depth", n_large,
+                                         "gb_s", "gb_s_min", "gb_s_max", "us", median));
 }
 
 static enum err copies_open(struct copies *c)

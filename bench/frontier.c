@@ -42,7 +42,7 @@ struct frontier {
     double *logprobs;         // owned: of each row of the job at hand, by its index
     int64_t *tokens;          // owned: how many of it were scored
     struct frontier_row base; // of the first point
-    const char *positions;    // --kv-positions, of all points but full
+    int positions;            // --kv-positions, of all points but full
     char path[4200], text[64], conditions[17], job[17];
     struct bench_table table;
 };
@@ -54,7 +54,7 @@ static struct config config_of(const struct frontier *f, const struct point *p)
 {
     struct config c = f->config;
     c.kv_policy = evict_policy_name(p->evict.policy);
-    c.kv_positions = p->evict.positions == EVICT_POSITIONS_SLOT ? "slot" : "true";
+    c.kv_positions = p->evict.positions;
     c.kv_budget = p->budget ? p->budget : c.kv_budget;
     c.kv_format = kv_format_name(p->format);
     return c;
@@ -78,7 +78,7 @@ static enum err add_point(struct frontier *f, int policy, const char *budget, co
     struct config c = f->config;
     *p = (struct point){.budget = budget};
     c.kv_policy = evict_policy_name(policy);
-    c.kv_positions = policy == EVICT_FULL ? "true" : f->positions;
+    c.kv_positions = policy == EVICT_FULL ? EVICT_POSITIONS_TRUE : f->positions;
     c.kv_budget = budget ? budget : c.kv_budget;
     c.kv_format = format;
     TRY(run_read_kv_format(&p->format, &c));
@@ -510,7 +510,8 @@ enum err bench_frontier(const struct config *c)
     f->config = *c;
     f->config.compares_policies = 1;
     f->positions = c->kv_positions;
-    f->config.kv_positions = "true";    // of the run that the points share, which keeps all
+    f->config.kv_positions =
+        EVICT_POSITIONS_TRUE;           // of the run that the points share, which keeps all
     if (!config_given(c, "prompt-len")) // a row of the job is then a window of the text
         f->config.prompt_len = c->prefix;
     if (!config_given(c, "gen-len"))

@@ -64,9 +64,9 @@ enum err bench_io(const struct config *c)
     TRY(disk_probe_open_scratch(&d, dir, min_i64(FILE_BYTES, room)));
     bench_table_open(&t, c);
     enum err err = OK;
-    if (strcmp(c->io, "threads") != 0)
+    if (c->io != RING_THREADS)
         err = measure_grid(&t, &d, RING_URING, bench_runs(c));
-    if (err == OK && strcmp(c->io, "uring") != 0)
+    if (err == OK && c->io != RING_URING)
         err = measure_grid(&t, &d, RING_THREADS, bench_runs(c));
     if (err == OK && !d.direct)
         log_line(LOG_WARN,

@@ -194,7 +194,8 @@ static void setup_put(json_t *row, const struct config *c, json_t *kv)
     }
     json_decref(kv);
     json_object_set_new(row, "compute", json_string(c->compute));
-    json_object_set_new(row, "share_prefixes", json_string(c->share_prefixes));
+    json_object_set_new(row, "share_prefixes",
+                        json_string(c->share_prefixes == CONFIG_OFF ? "off" : "on"));
     json_object_set_new(row, "mem_ram", c->mem_ram >= 0 ? json_integer(c->mem_ram) : json_null());
     json_object_set_new(row, "mem_disk",
                         c->mem_disk >= 0 ? json_integer(c->mem_disk) : json_null());

@@ -37,9 +37,8 @@ static int setup(void **state)
     memset(&run, 0, sizeof run);
     memset(&config, 0, sizeof config);
     memset(&weights, 0, sizeof weights);
-    config.progress = "none";
+    config.progress = PROGRESS_NONE;
     config.quiet = 1;
-    config.kv_budget_of = "total";
     config.kv_budget_layers = "even";
     run.config = &config;
     run.weights = &weights;
@@ -420,15 +419,6 @@ static void progress_line_says_what_matters_first(void **state)
     assert_int_equal(report_line(&p, &counts, 1, little, sizeof little), 15); // cut, not overrun
 }
 
-static void flags_are_checked_before_the_run(void **state)
-{
-    (void)state;
-    struct report p;
-    config.progress = "loud";
-    assert_int_equal(report_open(&p, &run), ERR_USAGE);
-    config.progress = "lines";
-}
-
 /* A stopped run: the summary is there, says so, and the sentence of the error survives. */
 static void summary_of_an_interrupted_run(void **state)
 {
@@ -489,7 +479,6 @@ int main(void)
         cmocka_unit_test(digits_and_durations),
         cmocka_unit_test_setup_teardown(progress_line_says_what_matters_first, setup,
                                         temp_dir_teardown),
-        cmocka_unit_test_setup_teardown(flags_are_checked_before_the_run, setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(summary_of_an_interrupted_run, setup, temp_dir_teardown),
         cmocka_unit_test_setup_teardown(streamed_weights_are_measured, setup, temp_dir_teardown),
     };

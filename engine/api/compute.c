@@ -20,14 +20,8 @@ enum err compute_read(struct compute_setup *s, const struct config *c)
     s->ops.compute = compute_by_name(c->compute);
     if (s->ops.compute == N_COMPUTES)
         return fail_choice("compute", c->compute, "bf16|f32|int8");
-    static const char *const names[] = {"auto", "uring", "threads"};
-    static const enum ring_kind kinds[] = {RING_AUTO, RING_URING, RING_THREADS};
-    for (int i = 0; i < 3; i++)
-        if (strcmp(c->io, names[i]) == 0) {
-            s->io = kinds[i];
-            return OK;
-        }
-    return fail_choice("io", c->io, "auto|uring|threads");
+    s->io = (enum ring_kind)c->io;
+    return OK;
 }
 
 enum err compute_start(struct compute_setup *s, const struct config *c, const char *dir)

@@ -142,7 +142,7 @@ const struct knob config_knobs[] = {
      "layers whose weights stay in RAM; the others are read from disk in every pass"},
     {"weights-decoded", 0, KNOB_COUNT, AT(decoded), LINE_CMDS, "-1", "N",
      "layers in RAM that are kept ready for matmuls: faster, but larger (-1: auto)"},
-    {"weights-codec", 0, KNOB_STRING, AT(weights_codec), LINE_CMDS, "auto", "auto|none|zstd",
+    {"weights-codec", 0, KNOB_CHOICE, AT(weights_codec), LINE_CMDS, "auto", "auto|none|zstd",
      "compression of weights that are read from disk; zstd writes PACK.zst once; same answers"},
     {"percent", 0, KNOB_SIX, AT(percent), LINE_CMDS, NULL, "wD wR kD kR hD hR",
      "FlexGen's six numbers: percent of weights, KV cache and hidden states on the device and in "
@@ -156,7 +156,7 @@ const struct knob config_knobs[] = {
     {"attn", 0, KNOB_CHOICE, AT(attn), LINE_CMDS, "auto", "auto|cpu|device",
      "where attention runs (device: on the GPU; cpu: on the CPU, but of prompts on the GPU; auto: "
      "on a GPU if one is used)"},
-    {"io", 0, KNOB_STRING, AT(io), LINE_CMDS | CMD_PROBE | CMD_BENCH_IO, "auto",
+    {"io", 0, KNOB_CHOICE, AT(io), LINE_CMDS | CMD_PROBE | CMD_BENCH_IO, "auto",
      "auto|uring|threads", "how files are read: through io_uring or by threads"},
     {"share-prefixes", 0, KNOB_CHOICE, AT(share_prefixes), LINE_CMDS, "on", "on|off",
      "compute a common beginning of prompts in a batch once; same bytes"},
@@ -297,14 +297,15 @@ const struct knob config_knobs[] = {
 #define N_KNOBS (int)(sizeof config_knobs / sizeof config_knobs[0])
 const int config_n_knobs = N_KNOBS;
 
-/* `word` in "a|b|c". */
-static int is_choice(const char *choices, const char *word)
+/* Which word of "a|b|c"; -1: none of them. */
+static int choice_of(const char *choices, const char *word)
 {
     size_t n = strlen(word);
-    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+    int i = 0;
+    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL, i++)
         if (n > 0 && strncmp(at, word, n) == 0 && (at[n] == 0 || at[n] == '|'))
-            return 1;
-    return 0;
+            return i;
+    return -1;
 }
 
 static enum err knob_set(struct config *c, const struct knob *k, const char *value)
@@ -314,10 +315,8 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
     case KNOB_HEADING:
         break;
     case KNOB_CHOICE:
-        if (!is_choice(k->value, value))
-            return fail_choice(k->name, value, k->value);
-        *(const char **)field = value;
-        return OK;
+        *(int *)field = choice_of(k->value, value);
+        return *(int *)field < 0 ? fail_choice(k->name, value, k->value) : OK;
     case KNOB_STRING:
     case KNOB_FILE:
     case KNOB_OUTPUT:
@@ -394,8 +393,14 @@ void config_text(const struct config *c, const char *name, char *buf, int cap)
         snprintf(buf, (size_t)cap, "%lld", (long long)*(const int64_t *)field);
         return;
     }
-    CHECK(k->kind == KNOB_STRING || k->kind == KNOB_FILE || k->kind == KNOB_CHOICE ||
-          k->kind == KNOB_SIX);
+    if (k->kind == KNOB_CHOICE) {
+        const char *word = k->value;
+        for (int i = 0; i < *(const int *)field; i++)
+            word = strchr(word, '|') + 1;
+        snprintf(buf, (size_t)cap, "%.*s", (int)strcspn(word, "|"), word);
+        return;
+    }
+    CHECK(k->kind == KNOB_STRING || k->kind == KNOB_FILE || k->kind == KNOB_SIX);
     const char *text = *(const char *const *)field;
     snprintf(buf, (size_t)cap, "%s", text ? text : "");
 }
@@ -450,6 +455,7 @@ enum err config_defaults(struct config *c)
 {
     static const volatile sig_atomic_t never;
     c->interrupted = &never;
+    c->kv_scope = CONFIG_AUTO;
     _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");
     for (int i = 0; i < N_KNOBS; i++)
         if (config_knobs[i].preset)

@@ -47,6 +47,12 @@ struct config_command_row {
 extern const struct config_command_row config_commands[];
 extern const int config_n_commands;
 
+enum config_attn { ATTN_AUTO, ATTN_CPU, ATTN_DEVICE };
+enum config_codec { CODEC_AUTO, CODEC_NONE, CODEC_ZSTD };
+enum config_progress { PROGRESS_AUTO, PROGRESS_BAR, PROGRESS_LINES, PROGRESS_NONE };
+enum config_order { ORDER_INPUT, ORDER_COMPLETION };
+enum config_on_off { CONFIG_ON, CONFIG_OFF };
+
 #define CONFIG_STOPS_MAX 16
 #define CONFIG_KNOBS_MAX 128
 #define CONFIG_ARGS_MAX  1024
@@ -55,10 +61,20 @@ struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
     const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
         *work_dir, *compare, *policies, *budgets, *kv_formats;
-    const char *device, *compute, *matmul, *isa, *weights, *attn, *io, *kv_policy, *kv_scope,
-        *kv_positions, *kv_format, *order, *ignore_fields, *progress, *shard, *kv_budget,
-        *kv_budget_of, *kv_budget_layers, *kv_recent, *resident, *percent, *weights_codec,
-        *share_prefixes, *replan;
+    const char *device, *compute, *isa, *weights, *kv_policy, *kv_format, *ignore_fields, *shard,
+        *kv_budget, *kv_budget_layers, *kv_recent, *resident, *percent;
+    /* Flags that take one of a few words: which of them, counted as the table names them. */
+    int matmul;         // enum matmul_by
+    int io;             // enum ring_kind
+    int kv_scope;       // enum evict_scope; -1: as the policy says
+    int kv_positions;   // enum evict_positions
+    int kv_budget_of;   // 0 total, 1 prompt
+    int attn;           // enum config_attn
+    int weights_codec;  // enum config_codec
+    int progress;       // enum config_progress
+    int order;          // enum config_order
+    int share_prefixes; // enum config_on_off
+    int replan;         // enum config_on_off
     int64_t mem_device, mem_ram, mem_disk, cache_max;
     int64_t threads, batch, batches, decoded, ahead_weights, ahead_state, prefill_tokens;
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;

@@ -156,7 +156,7 @@ static enum err attend_elsewhere(struct look *l)
     struct explain_help h = {.rounds = 1};
     struct variant v = variant_none();
     struct variant_plan p;
-    v.attn = l->r->plan.attn_cpu ? "device" : "cpu";
+    v.attn = l->r->plan.attn_cpu ? ATTN_DEVICE : ATTN_CPU;
     variant_flags(&v, h.flags, sizeof h.flags);
     TRY(plan_again(l, &v, &p, &h));
     offer(l->e, &h);

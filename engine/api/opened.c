@@ -19,15 +19,22 @@
 #define BAR_NS   250000000LL
 #define LINES_NS 10000000000LL
 
+enum config_progress progress_of(const struct config *c)
+{
+    if (c->quiet)
+        return PROGRESS_NONE;
+    if (c->progress == PROGRESS_AUTO)
+        return isatty(STDERR_FILENO) ? PROGRESS_BAR : PROGRESS_LINES;
+    return (enum config_progress)c->progress;
+}
+
 struct pack_progress pack_progress_begin(const struct config *c)
 {
-    int auto_bar = strcmp(c->progress, "auto") == 0 && isatty(STDERR_FILENO);
-    int bar = auto_bar || strcmp(c->progress, "bar") == 0;
-    int none = c->quiet || strcmp(c->progress, "none") == 0;
+    int bar = progress_of(c) == PROGRESS_BAR, none = progress_of(c) == PROGRESS_NONE;
     return (struct pack_progress){.interrupted = c->interrupted,
                                   .bar = bar && !none,
                                   .lines = !bar && !none,
-                                  .all_lines = strcmp(c->progress, "lines") == 0,
+                                  .all_lines = c->progress == PROGRESS_LINES,
                                   .last_ns = bar ? 0 : clock_ns()};
 }
 

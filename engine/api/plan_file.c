@@ -304,15 +304,16 @@ json_t *plan_kv_json(const struct run *r)
 {
     const struct evict *e = &r->evict;
     int full = e->policy == EVICT_FULL;
-    return json_pack(
-        "{ss so ss sI ss ss sb ss ss}", "policy", evict_policy_name(e->policy), "budget",
-        full                    ? json_null()
-        : e->budget_is_fraction ? json_real(e->budget)
-                                : json_integer((json_int_t)e->budget),
-        "format", kv_format_name(r->kv_format), "slots", (json_int_t)r->work.slots_max, "scope",
-        e->scope == EVICT_SCOPE_LAYER ? "layer" : "head", "positions",
-        e->positions == EVICT_POSITIONS_SLOT ? "slot" : "true", "simulated", e->simulate,
-        "budget_of", r->config->kv_budget_of, "budget_layers", r->config->kv_budget_layers);
+    return json_pack("{ss so ss sI ss ss sb ss ss}", "policy", evict_policy_name(e->policy),
+                     "budget",
+                     full                    ? json_null()
+                     : e->budget_is_fraction ? json_real(e->budget)
+                                             : json_integer((json_int_t)e->budget),
+                     "format", kv_format_name(r->kv_format), "slots", (json_int_t)r->work.slots_max,
+                     "scope", e->scope == EVICT_SCOPE_LAYER ? "layer" : "head", "positions",
+                     e->positions == EVICT_POSITIONS_SLOT ? "slot" : "true", "simulated",
+                     e->simulate, "budget_of", e->budget_of_prompt ? "prompt" : "total",
+                     "budget_layers", r->config->kv_budget_layers);
 }
 
 enum err json_save(const json_t *root, const char *path, int digits)

@@ -247,7 +247,7 @@ enum err replan_open(struct replan **out, struct run *r)
     if (!w)
         return fail(ERR_FIT, "memory: the watch over a plan");
     w->run = r;
-    w->keeps = strcmp(r->config->replan, "off") == 0;
+    w->keeps = r->config->replan == CONFIG_OFF;
     w->budget = r->budget;
     w->refused_ram = -1;
     unsigned long long seed = 0;

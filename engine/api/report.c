@@ -28,23 +28,12 @@
 
 /* ---- opening ---- */
 
-static enum err read_progress(struct report *p, const struct config *c)
+static void read_progress(struct report *p, const struct config *c)
 {
-    int tty = isatty(STDERR_FILENO);
-    const char *name = c->progress ? c->progress : "auto";
-    if (strcmp(name, "auto") == 0)
-        p->progress = tty ? PROGRESS_BAR : PROGRESS_LINES;
-    else if (strcmp(name, "bar") == 0)
-        p->progress = PROGRESS_BAR;
-    else if (strcmp(name, "lines") == 0)
-        p->progress = PROGRESS_LINES;
-    else if (strcmp(name, "none") != 0)
-        return fail(ERR_USAGE, "--progress: '%s' is none of auto|bar|lines|none", name);
-    if (c->quiet)
-        p->progress = PROGRESS_NONE;
     const char *no_color = getenv("NO_COLOR"), *term = getenv("TERM");
-    p->color = tty && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
-    return OK;
+    p->progress = progress_of(c);
+    p->color =
+        isatty(STDERR_FILENO) && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
 }
 
 static int streams_weights(const struct run *r)
@@ -72,7 +61,7 @@ static double read_rate(const struct run *r)
 enum err report_open(struct report *p, const struct run *run)
 {
     *p = (struct report){.run = run};
-    TRY(read_progress(p, run->config));
+    read_progress(p, run->config);
     if (run->config->summary) {
         int64_t start_ns = clock_ns();
         if (streams_weights(run) && run->time.job_s >= WORTH_S)

@@ -13,8 +13,6 @@
 
 #define REPORT_SAMPLES 64 // of the last 30 seconds, one every half second
 
-enum report_progress { PROGRESS_NONE, PROGRESS_BAR, PROGRESS_LINES };
-
 struct report_sample {
     int64_t ns, output_tokens, cpu_ns, gpu_ns, stall_ns;
     int64_t bytes[N_LANES]; // moved by each lane
@@ -22,7 +20,7 @@ struct report_sample {
 
 struct report {
     const struct run *run; // borrowed
-    enum report_progress progress;
+    enum config_progress progress;
     int color;       // 1: the terminal takes it and NO_COLOR is not set
     int shown;       // 1: a bar stands on the terminal
     int64_t last_ns; // when the line was drawn last

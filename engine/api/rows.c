@@ -103,7 +103,7 @@ enum err rows_open(struct run *r, enum request_kind kind, const char *out)
                              .evict = &r->evict,
                              .line_max = run_line_max(r),
                              .limit = c->limit,
-                             .completion_order = strcmp(c->order, "completion") == 0,
+                             .completion_order = c->order == ORDER_COMPLETION,
                              .retry_errors = c->retry_errors,
                              .overwrite = c->overwrite,
                              .sync_s = sync_s ? strtod(sync_s, NULL) : 0,

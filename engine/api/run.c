@@ -44,8 +44,7 @@ static enum err open_codec(struct run *r, struct pack_progress *progress)
         e = pack_codec_open(&r->codec, m);
     if (e == OK && !pack_codec_covers(&r->codec, m, &r->plan))
         e = fail(ERR_INPUT, "%s: lacks layers that the plan streams (start again)", r->codec.path);
-    if (e == OK || e == ERR_STOPPED || e == ERR_CORRUPT ||
-        strcmp(r->config->weights_codec, "zstd") == 0)
+    if (e == OK || e == ERR_STOPPED || e == ERR_CORRUPT || r->config->weights_codec == CODEC_ZSTD)
         return e;
     log_line(LOG_WARN, "codec: %s; weights are read as they are", err_text());
     return OK;

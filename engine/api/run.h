@@ -31,7 +31,9 @@ struct pack_progress {
     const volatile sig_atomic_t *interrupted; // borrowed
     int64_t last_ns;
 };
-/* As --progress says. */
+/* What --progress, --quiet and the terminal make of it: never PROGRESS_AUTO. */
+enum config_progress progress_of(const struct config *c);
+
 struct pack_progress pack_progress_begin(const struct config *c);
 /* The progress of pack.h, ctx a struct pack_progress. ERR_STOPPED: interrupted. */
 enum err pack_progress_show(void *ctx, int64_t done_bytes, int64_t total_bytes);

@@ -46,19 +46,16 @@ static enum err wish_percent(const char *text, struct plan_wish *wish)
 
 static enum err read_wish(const struct config *c, const struct run *r, struct plan_wish *wish)
 {
-    static const char *const codecs[] = {
-        [PLAN_CODEC_NONE] = "none", [PLAN_CODEC_ZSTD] = "zstd", "auto", NULL};
-    int codec;
-    TRY(config_choose("weights-codec", c->weights_codec, codecs, &codec));
-    int no_sharing = strcmp(c->share_prefixes, "off") == 0;
     *wish = plan_wish_any();
     wish->device = r->plans_device;
-    wish->attn_cpu = r->plans_device && strcmp(c->attn, "cpu") == 0;
+    wish->attn_cpu = r->plans_device && c->attn == ATTN_CPU;
     wish->batch = (int)min_i64(c->batch, INT32_MAX);
     wish->batches = (int)min_i64(c->batches, INT32_MAX);
     wish->decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX);
-    wish->codec = codec > PLAN_CODEC_ZSTD ? -1 : codec;
-    wish->no_sharing = config_given(c, "share-prefixes") ? no_sharing : -1;
+    wish->codec = c->weights_codec == CODEC_AUTO   ? -1
+                  : c->weights_codec == CODEC_ZSTD ? PLAN_CODEC_ZSTD
+                                                   : PLAN_CODEC_NONE;
+    wish->no_sharing = config_given(c, "share-prefixes") ? c->share_prefixes == CONFIG_OFF : -1;
     wish->ahead_weights = (int)min_i64(c->ahead_weights, 1 << 20);
     wish->ahead_state = (int)min_i64(c->ahead_state, 1 << 20);
     wish->prefill_tokens = (int)min_i64(c->prefill_tokens, 1 << 24);

@@ -33,9 +33,6 @@ static struct frontier_share recent_text(const struct evict *e)
                                  : (struct frontier_share){"by policy"};
 }
 
-static const char *const evict_scopes[] = {"head", "layer", NULL};
-static const char *const budget_bases[] = {"total", "prompt", NULL};
-
 enum err run_read_evict(struct evict *e, const struct config *c)
 {
     memset(e, 0, sizeof *e);
@@ -43,11 +40,10 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     if (e->policy == N_EVICT_POLICIES)
         return fail_choice("kv-policy", c->kv_policy, EVICT_NAMES);
     e->scope = evict_rule_of(e->policy).scope;
-    if (c->kv_scope)
-        TRY(config_choose("kv-scope", c->kv_scope, evict_scopes, &e->scope));
+    if (c->kv_scope != CONFIG_AUTO)
+        e->scope = c->kv_scope;
     e->simulate = c->kv_simulate && e->policy != EVICT_FULL;
-    if (strcmp(c->kv_positions, "slot") == 0)
-        e->positions = EVICT_POSITIONS_SLOT;
+    e->positions = c->kv_positions;
     if (e->positions == EVICT_POSITIONS_SLOT && e->policy == EVICT_FULL)
         return fail(ERR_USAGE, "--kv-positions slot: --kv-policy full keeps every token, so no "
                                "position comes again (--kv-policy streaming)");
@@ -56,7 +52,7 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     TRY(parse_share("kv-budget", c->kv_budget, &e->budget, &e->budget_is_fraction));
     if (!e->budget_is_fraction && e->budget < 1)
         return fail(ERR_USAGE, "--kv-budget: %s is out of range (at least 1 slot)", c->kv_budget);
-    TRY(config_choose("kv-budget-of", c->kv_budget_of, budget_bases, &e->budget_of_prompt));
+    e->budget_of_prompt = c->kv_budget_of;
     e->sink = (int)min_i64(c->kv_sink, INT32_MAX);
     e->recent_set = c->kv_recent != NULL;
     if (c->kv_recent)
@@ -117,14 +113,15 @@ static enum err read_matmul(struct run *r, const struct config *c, struct ops *o
 {
     const struct device_api *api = r->device->api;
     snprintf(r->matmul, sizeof r->matmul, "own");
-    if (strcmp(c->matmul, "own") == 0)
+    if (c->matmul == MATMUL_OWN)
         return OK;
     if (!api->library)
-        return fail(ERR_USAGE, "--matmul %s: device %s has no matmuls but its own (--device cuda)",
-                    c->matmul, api->name);
+        return fail(ERR_USAGE,
+                    "--matmul cublaslt: device %s has no matmuls but its own (--device cuda)",
+                    api->name);
     if (ops->compute != COMPUTE_BF16)
-        return fail(ERR_USAGE, "--matmul %s: does not go with --compute %s (only with bf16)",
-                    c->matmul, c->compute);
+        return fail(ERR_USAGE, "--matmul cublaslt: does not go with --compute %s (only with bf16)",
+                    c->compute);
     ops->matmul = MATMUL_CUBLASLT;
     return api->library->open(r->device, r->matmul, sizeof r->matmul);
 }
@@ -135,7 +132,7 @@ static enum err read_compute(struct run *r, const struct config *c, struct compu
     TRY(compute_read(compute, c));
     TRY(device_open(c->device, &r->device));
     int elsewhere = c->looks && c->machine; // another machine may have one
-    if (r->device->api->unified && !elsewhere && strcmp(c->attn, "device") == 0)
+    if (r->device->api->unified && !elsewhere && c->attn == ATTN_DEVICE)
         return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
     TRY(read_matmul(r, c, &compute->ops));
     return run_read_kv_format(&r->kv_format, c);
@@ -150,7 +147,7 @@ static enum err what_computes(const struct run *r, char *buf, size_t cap)
         return OK;
     }
     TRY(r->device->api->info(r->device, &info));
-    if (strcmp(r->config->attn, "cpu") == 0)
+    if (r->config->attn == ATTN_CPU)
         snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=cpu\nisa=%s", info.model, r->matmul,
                  isa_name(r->ops.isa));
     else
@@ -173,8 +170,9 @@ static enum err write_fingerprint(struct run *r, const struct config *c)
         snprintf(r->fingerprint + n, cap - (size_t)n,
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n%s",
                  frontier_share(e->budget, e->budget_is_fraction).text, recent_text(e).text,
-                 e->sink == evict_rule_of(e->policy).sink ? -1 : e->sink, evict_scopes[e->scope],
-                 e->simulate, e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");
+                 e->sink == evict_rule_of(e->policy).sink ? -1 : e->sink,
+                 e->scope == EVICT_SCOPE_LAYER ? "layer" : "head", e->simulate,
+                 e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");
     n = (int)strlen(r->fingerprint);
     if (e->policy != EVICT_FULL && e->budget_of_prompt)
         n += snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_of=prompt\n");

@@ -125,7 +125,7 @@ static enum err open_model(struct sluice *s, const char *model, const struct slu
     c->quiet = !c->verbose;
     c->interrupted = &s->stop;
     if (!config_given(c, "progress"))
-        c->progress = "none";
+        c->progress = PROGRESS_NONE;
     log_level_max = c->verbose ? LOG_DEBUG : LOG_ERROR;
     s->open = 1; // run_close() takes a half-built run
     return run_prepare(&s->run, c);

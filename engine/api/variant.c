@@ -146,7 +146,7 @@ enum err variant_plan(const struct run *r, const struct variant *v, struct varia
     struct run *w = decide_anew(r);
     if (!w)
         return fail(ERR_FIT, "no memory for the plan of a variant");
-    if (v->attn)
+    if (v->attn != ATTN_AUTO)
         with.attn = v->attn;
     w->config = &with;
     log_level_max = LOG_ERROR;
@@ -177,8 +177,8 @@ void variant_flags(const struct variant *v, char *buf, int cap)
                  evict_policy_name(v->evict->policy), v->budget_text);
     if (v->kv_format != N_KV_FORMATS)
         snprintf(format, sizeof format, " --kv-format %s", kv_format_name(v->kv_format));
-    if (v->attn)
-        snprintf(attn, sizeof attn, " --attn %s", v->attn);
+    if (v->attn != ATTN_AUTO)
+        snprintf(attn, sizeof attn, " --attn %s", v->attn == ATTN_CPU ? "cpu" : "device");
     char all[256];
     snprintf(all, sizeof all, "%s%s%s%s%s", weights, compute, policy, format, attn);
     snprintf(buf, (size_t)cap, "%s", all[0] ? all + 1 : "");

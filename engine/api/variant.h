@@ -18,7 +18,7 @@ struct variant {
     enum kv_format kv_format;      // N_KV_FORMATS: as it is
     const struct evict *evict;     // borrowed; NULL: as it is
     const char *budget_text;       // with evict: its --kv-budget, for variant_flags
-    const char *attn;              // borrowed; where rows attend (--attn); NULL: as it is
+    enum config_attn attn;         // where rows attend; ATTN_AUTO: as it is
     const struct budget *budget;   // borrowed; NULL: the run's
     const struct machine *machine; // borrowed; NULL: the run's. Rates of matmuls follow from it
 };
