@@ -137,7 +137,7 @@ static enum err print_heads(struct attention *a)
 {
     enum err err = OK;
     bench_table_open(&a->table, &a->config);
-    bench_table_note(&a->table, "model", json_string(a->run->opened.model.name));
+    bench_table_note(&a->table, "model", json_string(a->run->model->name));
     bench_table_note(&a->table, "prompts", json_integer(a->n_prompts));
     bench_table_note(&a->table, "prompt_tokens", json_integer(a->config.prefix));
     bench_table_note(&a->table, "kv_budget", json_string(a->config.kv_budget));
@@ -158,13 +158,13 @@ static enum err attention(struct attention *a)
     TRY(run_begin(&a->run, &a->config));
     struct run *r = a->run;
     TRY(run_prepare(r, &a->config));
-    if (!r->device->api->unified)
+    if (!r->session->device->api->unified)
         return fail(ERR_DEVICE, "bench attention: works on the CPU only (add --device cpu)");
     TRY(command_text_ids(r, &a->ids, &n_ids));
     a->n_prompts = command_windows(&a->config, n_ids);
-    TRY(look_open(&a->look, r->device, &r->opened.model.shape, (int)a->config.prefix,
-                  pool_threads(r->pool), a->n_policies));
-    r->device = &a->look.device;
+    TRY(look_open(&a->look, r->session->device, &r->model->shape, (int)a->config.prefix,
+                  pool_threads(r->session->pool), a->n_policies));
+    r->session->device = &a->look.device;
     TRY(look_at_prompts(a));
     return print_heads(a);
 }

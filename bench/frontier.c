@@ -130,7 +130,7 @@ static void take_point(struct run *r, const struct point *p)
 static enum err fit_points(struct frontier *f)
 {
     const struct config *c = &f->config;
-    const int context = f->run->opened.model.shape.context;
+    const int context = f->run->model->shape.context;
     int n = 0;
     for (int i = 0; i < f->n_points; i++)
         TRY(run_check_positions(f->run, &f->points[i].evict));
@@ -184,7 +184,7 @@ static void hash_job(struct frontier *f)
         "batches",        "weights-resident", "percent",        "attn",          "io",
         "matmul",         "weights-codec",    "share-prefixes", "ahead-weights", "ahead-state",
         "prefill-tokens", "offload-dir",      "machine"};
-    const char *cpu = f->run->info.cpu_name;
+    const char *cpu = f->run->session->info.cpu_name;
     uint64_t hash = hash_bytes(cpu, (int64_t)strlen(cpu), 0);
     for (int i = 0; i < (int)(sizeof flags / sizeof *flags); i++) {
         char value[512];
@@ -206,7 +206,7 @@ static enum err read_text(struct frontier *f)
         return fail(ERR_USAGE, "--needles: %lld is out of range (at most %d)",
                     (long long)c->needles, NEEDLE_MAX);
     f->n_needles = c->needles * NEEDLE_DEPTHS;
-    f->needles = (struct needles){.tokenizer = f->run->opened.tokenizer,
+    f->needles = (struct needles){.tokenizer = f->run->session->opened.tokenizer,
                                   .ids = f->ids,
                                   .windows = f->n_windows,
                                   .window = c->window,
@@ -323,7 +323,7 @@ static enum err find_quality(struct frontier *f, const struct point *p, struct f
  * traits. */
 static int64_t row_bytes(const struct run *r)
 {
-    const struct shape *s = &r->opened.model.shape;
+    const struct shape *s = &r->model->shape;
     const struct config *c = r->config;
     const int tokens = (int)(c->prompt_len + c->gen_len);
     struct kv_layout pages, ring;
@@ -362,8 +362,9 @@ static enum err plan_rate(struct frontier *f, const struct point *p, double *tok
     if (err == OK)
         err = run_plan(r);
     log_level_max = level;
-    *tokens_per_s =
-        err == OK && r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : NAN;
+    *tokens_per_s = err == OK && r->decision.time.job_s > 0
+                        ? (double)r->work.output_tokens / r->decision.time.job_s
+                        : NAN;
     if (err == ERR_FIT) { // a point that has no speed here
         log_line(LOG_WARN, "frontier: %s: %s", p->name, err_text());
         err = OK;
@@ -466,7 +467,7 @@ static void open_table(struct frontier *f)
     const struct config *c = &f->config;
     struct bench_table *t = &f->table;
     bench_table_open(t, c);
-    bench_table_note(t, "model", json_string(f->run->opened.model.name));
+    bench_table_note(t, "model", json_string(f->run->model->name));
     bench_table_note(t, "text", json_string(f->text));
     bench_table_note(t, "windows", json_integer(f->n_windows));
     bench_table_note(t, "prefix", json_integer(c->prefix));
@@ -484,7 +485,7 @@ static enum err frontier(struct frontier *f)
     TRY(run_prepare(f->run, &f->config));
     TRY(fit_points(f));
     TRY(read_text(f));
-    TRY(frontier_path(f->run->opened.model.fingerprint, f->path, sizeof f->path));
+    TRY(frontier_path(f->run->model->fingerprint, f->path, sizeof f->path));
     log_line(LOG_INFO, "frontier: %d points; finished scores are stored in %s", f->n_points,
              f->path);
     open_table(f);

@@ -37,7 +37,7 @@ struct lengths {
 
 static enum err lengths_read(struct lengths *l, const struct config *c, const struct run *r)
 {
-    const int context = r->opened.model.shape.context;
+    const int context = r->model->shape.context;
     const int64_t most = evict_tokens_max(&r->evict, context);
     *l = (struct lengths){c->num_prompts, c->prompt_len > 0 ? c->prompt_len : PROMPT_TOKENS,
                           c->gen_len};
@@ -101,7 +101,7 @@ static void rows_free(struct rows *rows)
 static enum err open_job(struct run *r, const struct config *c, struct rows *rows)
 {
     struct lengths l;
-    const struct shape *shape = &r->opened.model.shape;
+    const struct shape *shape = &r->model->shape;
     TRY(lengths_read(&l, c, r));
     rows->requests = calloc((size_t)l.rows, sizeof *rows->requests);
     if (!rows->requests)
@@ -112,7 +112,7 @@ static enum err open_job(struct run *r, const struct config *c, struct rows *row
         TRY(request_make(&rows->requests[i], i, &l, seed, shape->vocab));
     struct job_config config = {.kind = REQUEST_GENERATE,
                                 .defaults = {.context = shape->context, .vocab = shape->vocab},
-                                .tokenizer = r->opened.tokenizer,
+                                .tokenizer = r->session->opened.tokenizer,
                                 .evict = &r->evict,
                                 .max_errors = -1};
     struct job_callbacks callbacks = {.finished = drop_result};
@@ -148,12 +148,12 @@ static enum err run_once(const struct config *c, struct outcome *o)
         struct job_counts counts;
         job_counts(r.job, &counts);
         report_measure(&o->figures, &r, &counts, 0);
-        o->plan = r.plan;
-        o->predicted_s = r.time.job_s;
-        o->predicted_bound = r.time.bound;
-        o->dummy = r.opened.model.dummy;
+        o->plan = r.decision.plan;
+        o->predicted_s = r.decision.time.job_s;
+        o->predicted_bound = r.decision.time.bound;
+        o->dummy = r.model->dummy;
         o->kv = plan_kv_json(&r);
-        snprintf(o->model, sizeof o->model, "%s", r.opened.model.name);
+        snprintf(o->model, sizeof o->model, "%s", r.model->name);
     }
     run_close(&r);
     rows_free(&rows);

@@ -512,8 +512,8 @@ fault("a lost device is not noticed", "engine/line/stage.c",
 fault("where rows attend is no part of the answer", "engine/api/run_setup.c",
       'if (r->config->attn == ATTN_CPU)', "if (0)", SIM_REFUSALS)
 fault("whose matmuls run is no part of the answer", "engine/api/run_setup.c",
-      'snprintf(r->matmul, sizeof r->matmul, "own");\n    if (c->matmul == MATMUL_OWN)\n        return OK;',
-      'snprintf(r->matmul, sizeof r->matmul, "own");\n    if (r->matmul[0])\n        return OK;', SIM_REFUSALS)
+      'snprintf(r->session->matmul, sizeof r->session->matmul, "own");\n    if (c->matmul == MATMUL_OWN)\n        return OK;',
+      'snprintf(r->session->matmul, sizeof r->session->matmul, "own");\n    if (r->session->matmul[0])\n        return OK;', SIM_REFUSALS)
 fault("heads are prepared whole", "engine/line/engine.c",
       "prepare_matrix(e, t, t->n % HEAD_TILE, c->plan.tile_positions)", "prepare_matrix(e, t, t->n, c->plan.tile_positions)",
       SIM_REFUSALS, "simt_line_test")

@@ -133,7 +133,7 @@ fault("tiles cost what is stored", "policy/pass.c",
       "+ layers[1] * kv->layer[1];", "+ layers[1] * kv->layer[0];", "rates_test")
 
 fault("the summary's lanes take each other's predicted bytes", "engine/api/report_lanes.c",
-      "r->time.bytes[lane]", "r->time.bytes[lane ^ 1]", "report_test")
+      "r->decision.time.bytes[lane]", "r->decision.time.bytes[lane ^ 1]", "report_test")
 fault("reads of NVMe are predicted the seconds of writes", "engine/api/report_lanes.c", "[LANE_NVME_READ] = t->read_s,",
       "[LANE_NVME_READ] = t->write_s,", "report_test")
 fault("writes of NVMe are predicted the seconds of reads", "engine/api/report_lanes.c", "[LANE_NVME_WRITE] = t->write_s,",
@@ -143,7 +143,7 @@ fault("writes to NVMe show the probed rate of reads", "engine/api/report_lanes.c
 fault("a run bound by writes is said to be bound by reads", "engine/api/report_lanes.c", "? LANE_NVME_WRITE\n", "? LANE_NVME_READ\n",
       "report_test")
 fault("what a lane was predicted is of a pass", "engine/api/report_summary.c",
-      "number(report_lane_predicted(r, lane) * r->time.passes)", "number(report_lane_predicted(r, lane))", "report_test")
+      "number(report_lane_predicted(r, lane) * r->decision.time.passes)", "number(report_lane_predicted(r, lane))", "report_test")
 
 # ---- the benchmarks of the planner
 
@@ -282,7 +282,7 @@ fault("a ranking without room drops the fastest", "policy/search_climb.c",
       "(to->n == to->cap && to->list[to->n - 1].job_s <= r->s)", "to->n == to->cap", "plan_test")
 fault("a ranking keeps what another search found", "policy/search.c", "        ranking->n = 0;\n", "        ;\n", "plan_test")
 fault("any plan is an alternative", "engine/api/explain.c",
-      "c->job_s + make_s <= r->time.job_s * WITHIN && differ", "make_s >= 0 && differ", ALTERNATIVES)
+      "c->job_s + make_s <= r->decision.time.job_s * WITHIN &&", "make_s >= 0 &&", ALTERNATIVES)
 fault("much the same is an alternative", "engine/api/explain.c",
       "            other = differ(&c->plan, &e->alternatives[k].plan);", "            other = 1;", ALTERNATIVES)
 fault("an alternative with the flags of the plan", "engine/api/explain.c",
@@ -301,7 +301,7 @@ fault("matmuls are all there is", "engine/api/explain_help.c",
       "        return tokens * flops / r->machine.device_flops.value;",
       "        return 8 * tokens * flops / r->machine.device_flops.value;", HELPS)
 fault("what would help is searched whatever bounds the job", "engine/api/explain_help.c",
-      "r->time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->time.job_s < 0)\n        return 0;",
+      "r->decision.time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->decision.time.job_s < 0)\n        return 0;",
       "explain_test.py --only cheap")
 fault("attention elsewhere is planned as it is", "engine/api/variant.c", "        with.attn = v->attn;\n", "", HELPS)
 fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST   1e7", "#define WORK_MOST   1e6",
@@ -323,7 +323,7 @@ fault("slots of a variant are the run's", "engine/api/variant.c",
 fault("KV formats are attended over alike", "engine/api/run_plan.c",
       "    r->costs.attend_rate = run_attend_rate(r);\n",
       "    if (r->costs.attend_rate == 0)\n        r->costs.attend_rate = run_attend_rate(r);\n", f"{PYTHON} advice")
-fault("what is not there is encoded", "engine/api/variant.c", "        r->weights_assumed = 1;\n", "", f"{PYTHON} advice")
+fault("what is not there is encoded", "engine/api/run_plan.c", "    if (r->model != &r->session->opened.model)\n", "    if (0)\n", f"{PYTHON} advice")
 fault("another format keeps the slices of the head", "engine/model/pack_write.c",
       "        as->n_layers = w->n_layers;\n", "", "pack_as_test", HELPS)
 fault("auto is no flag to a plan file", "engine/api/plan_file.c",

@@ -15,6 +15,7 @@
 #include <jansson.h>
 #include <math.h>
 
+static struct session session;
 static struct run run;
 static struct config config;
 static struct weights_info weights;
@@ -34,7 +35,10 @@ static int setup(void **state)
 {
     (void)state;
     temp_dir_make();
+    memset(&session, 0, sizeof session);
     memset(&run, 0, sizeof run);
+    run.session = &session;
+    run.model = &session.opened.model;
     memset(&config, 0, sizeof config);
     memset(&weights, 0, sizeof weights);
     config.progress = PROGRESS_NONE;
@@ -42,29 +46,29 @@ static int setup(void **state)
     config.kv_budget_layers = "even";
     run.config = &config;
     run.weights = &weights;
-    run.opened.model.name = "a model \"quoted\"";
-    run.opened.model.dummy = 1;
-    run.opened.model.shape = (struct shape){.n_layers = 9,
-                                            .dim = 64,
-                                            .n_heads = 4,
-                                            .n_kv_heads = 2,
-                                            .head_dim = 16,
-                                            .vocab = 100,
-                                            .embed_dim = 64};
+    session.opened.model.name = "a model \"quoted\"";
+    session.opened.model.dummy = 1;
+    session.opened.model.shape = (struct shape){.n_layers = 9,
+                                                .dim = 64,
+                                                .n_heads = 4,
+                                                .n_kv_heads = 2,
+                                                .head_dim = 16,
+                                                .vocab = 100,
+                                                .embed_dim = 64};
     weights.n_layers = 11;
     weights.n_decoder = 9;
     for (int i = 0; i < 11; i++)
         weights.layer_bytes[i] = 1000000000;
     weights.flops_per_token = 2 * 1000000;
-    run.device = device_cpu();
-    run.plan = (struct plan){.batch = 8,
-                             .batches = 2,
-                             .layers = 11,
-                             .decoder = 9,
-                             .resident = 4,
-                             .kv_near = 18,
-                             .hidden_near = 2,
-                             .prefill_tokens = 256};
+    session.device = device_cpu();
+    run.decision.plan = (struct plan){.batch = 8,
+                                      .batches = 2,
+                                      .layers = 11,
+                                      .decoder = 9,
+                                      .resident = 4,
+                                      .kv_near = 18,
+                                      .hidden_near = 2,
+                                      .prefill_tokens = 256};
     run.machine = (struct machine){.nvme_read = {.value = 4e9},
                                    .nvme_write = {.value = 2e9},
                                    .ram_read = {.value = 2e10},
@@ -73,15 +77,16 @@ static int setup(void **state)
                                    .threads = 2};
     run.work =
         (struct work){.n_rows = 10, .prompt_tokens = 1000, .output_tokens = 500, .slots_mean = 150};
-    run.time = (struct plan_time){.read_s = 1.5,
-                                  .write_s = 0.25,
-                                  .compute_s = 0.5,
-                                  .pass_s = 1.5,
-                                  .passes = 21,
-                                  .job_s = 31.5,
-                                  .bytes = {[LANE_NVME_READ] = 6e10, [LANE_NVME_WRITE] = 7e9},
-                                  .pace = {1.25, 0.125, 3},
-                                  .bound = "nvme-read"};
+    run.decision.time =
+        (struct plan_time){.read_s = 1.5,
+                           .write_s = 0.25,
+                           .compute_s = 0.5,
+                           .pass_s = 1.5,
+                           .passes = 21,
+                           .job_s = 31.5,
+                           .bytes = {[LANE_NVME_READ] = 6e10, [LANE_NVME_WRITE] = 7e9},
+                           .pace = {1.25, 0.125, 3},
+                           .bound = "nvme-read"};
     run.budget.ram = 160 << 20;
     run.startup_s = 1.25;
     run.kv_format = KV_BF16;
@@ -168,7 +173,7 @@ static void kv_on_nvme_counts_as_required(void **state)
     (void)state;
     struct report_figures f;
     struct job_counts counts = counts_make();
-    run.plan.kv_near = 0;
+    run.decision.plan.kv_near = 0;
     run.costs.kv_page_bytes = 32 * 1000000;
     report_measure(&f, &run, &counts, 0);
     double kv = 10 * 150 * 0.75 * 1e6 * 9;
@@ -182,7 +187,7 @@ static void nothing_measured_divides_by_zero(void **state)
     struct job_counts counts = {0};
     memset(&run.engine, 0, sizeof run.engine);
     memset(&run.machine, 0, sizeof run.machine);
-    memset(&run.time, 0, sizeof run.time);
+    memset(&run.decision.time, 0, sizeof run.decision.time);
     memset(&run.work, 0, sizeof run.work);
     report_measure(&f, &run, &counts, 0);
     assert_true(f.elapsed_s == 0 && f.output_per_s == 0 && f.roofline == 0 && f.steady_per_s == 0);
@@ -339,8 +344,8 @@ static void idle_resources_have_no_row(void **state)
     struct report_figures f;
     struct job_counts counts = counts_make();
     char text[4096] = "";
-    run.time.bytes[LANE_NVME_WRITE] = 0;
-    run.time.write_s = 0;
+    run.decision.time.bytes[LANE_NVME_WRITE] = 0;
+    run.decision.time.write_s = 0;
     run.engine.trace.totals[LANE_NVME_WRITE] = (struct lane_total){0};
     report_measure(&f, &run, &counts, 0);
     f.bound = "cpu"; // and the plan was wrong about what limits the run
@@ -424,7 +429,8 @@ static void summary_of_an_interrupted_run(void **state)
 {
     (void)state;
     struct report p;
-    run.plan.resident = run.plan.layers - 1; // nothing streams: nothing is measured
+    run.decision.plan.resident =
+        run.decision.plan.layers - 1; // nothing streams: nothing is measured
     config.summary = temp_path("stopped.json");
     assert_int_equal(report_open(&p, &run), OK);
     (fail)(ERR_STOPPED, "interrupted by a test");
@@ -453,7 +459,7 @@ static void streamed_weights_are_measured(void **state)
     char *bytes = calloc(4, 1 << 20);
     temp_write("pack", bytes, 4 << 20);
     free(bytes);
-    snprintf(run.opened.pack_path, sizeof run.opened.pack_path, "%s", temp_path("pack"));
+    snprintf(session.opened.pack_path, sizeof session.opened.pack_path, "%s", temp_path("pack"));
     config.summary = temp_path("measured.json");
     assert_int_equal(report_open(&p, &run), OK);
     assert_true(p.read_before > 1e5);

@@ -34,10 +34,10 @@ static void warn_cap(const char *flag, int64_t asked, int64_t there, int64_t the
 enum err advise_flags(const struct run *r)
 {
     const struct config *c = r->config;
-    const struct machine_info *m = &r->info;
+    const struct machine_info *m = &r->session->info;
     if (r->evict.policy == EVICT_FULL && !c->compares_policies)
         warn_kv(c);
-    if (config_given(c, "mem-device") && r->device->api->unified && !c->machine)
+    if (config_given(c, "mem-device") && r->session->device->api->unified && !c->machine)
         log_line(LOG_WARN,
                  "--mem-device has no effect: the device is the CPU (use --mem-ram; for a card "
                  "that is not here: --machine configs/machine-t4.cfg)");
@@ -96,11 +96,12 @@ double advise_int8(const struct run *r)
 {
     char text[256];
     double flops[2] = {0, 0};
-    enum dtype weights = r->opened.model.layers[1].tensors[ROLE_UP].dtype;
+    enum dtype weights = r->model->layers[1].tensors[ROLE_UP].dtype;
     int int8_weights = weights == DTYPE_Q4 || weights == DTYPE_Q8;
     int told = log_level_max >= LOG_INFO || r->ranking; // `plan` says it on stdout
-    if (r->ops.compute != COMPUTE_BF16 || r->config->machine || r->plan.device ||
-        r->time.job_s < WORTH_S || !r->time.bound || strcmp(r->time.bound, "cpu") != 0 || !told)
+    if (r->ops.compute != COMPUTE_BF16 || r->config->machine || r->decision.plan.device ||
+        r->decision.time.job_s < WORTH_S || !r->decision.time.bound ||
+        strcmp(r->decision.time.bound, "cpu") != 0 || !told)
         return 0;
     if (!int8_figures(r, weights == DTYPE_Q4 ? DTYPE_Q4 : DTYPE_Q8, flops))
         return 0;

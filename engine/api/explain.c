@@ -55,10 +55,11 @@ static void fill_alternatives(struct explain *e, const struct run *r)
     for (int i = 0; i < e->ranking.n && e->n_alternatives < EXPLAIN_ALTERNATIVES; i++) {
         const struct plan_choice *c = &e->settled[i];
         struct explain_alternative *a = &e->alternatives[e->n_alternatives];
-        double make_s = c->plan.codec != r->plan.codec && c->plan.codec == PLAN_CODEC_ZSTD
+        double make_s = c->plan.codec != r->decision.plan.codec && c->plan.codec == PLAN_CODEC_ZSTD
                             ? r->costs.codec_make_s
                             : 0;
-        int other = c->job_s + make_s <= r->time.job_s * WITHIN && differ(&c->plan, &r->plan);
+        int other = c->job_s + make_s <= r->decision.time.job_s * WITHIN &&
+                    differ(&c->plan, &r->decision.plan);
         for (int k = 0; other && k < e->n_alternatives; k++)
             other = differ(&c->plan, &e->alternatives[k].plan);
         if (!other)
@@ -66,7 +67,7 @@ static void fill_alternatives(struct explain *e, const struct run *r)
         struct layout layout;
         char why[320];
         *a = (struct explain_alternative){.plan = c->plan, .job_s = c->job_s, .make_s = make_s};
-        if (plan_check(&a->plan, r->weights, &r->work, &r->opened.model.shape, &r->evict, &r->costs,
+        if (plan_check(&a->plan, r->weights, &r->work, &r->model->shape, &r->evict, &r->costs,
                        &r->budget, &layout, &a->bytes, why, sizeof why) != 0)
             continue;
         plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);

@@ -54,7 +54,7 @@ static enum err plan_again(struct look *l, const struct variant *v, struct varia
         return OK;
     TRY(err);
     h->job_s = p->time.job_s;
-    h->gain = h->job_s > 0 ? l->r->time.job_s / h->job_s - 1 : 0;
+    h->gain = h->job_s > 0 ? l->r->decision.time.job_s / h->job_s - 1 : 0;
     return OK;
 }
 
@@ -132,7 +132,7 @@ static enum err more_memory(struct look *l, const struct store *m)
 /* Rates of the disk, doubled. */
 static enum err faster_disk(struct look *l)
 {
-    const struct plan_time *t = &l->r->time;
+    const struct plan_time *t = &l->r->decision.time;
     struct explain_help h = {.what = "a disk twice as fast"};
     struct machine m = l->r->machine;
     struct variant v = variant_none();
@@ -156,7 +156,7 @@ static enum err attend_elsewhere(struct look *l)
     struct explain_help h = {.rounds = 1};
     struct variant v = variant_none();
     struct variant_plan p;
-    v.attn = l->r->plan.attn_cpu ? ATTN_DEVICE : ATTN_CPU;
+    v.attn = l->r->decision.plan.attn_cpu ? ATTN_DEVICE : ATTN_CPU;
     variant_flags(&v, h.flags, sizeof h.flags);
     TRY(plan_again(l, &v, &p, &h));
     offer(l->e, &h);
@@ -177,10 +177,11 @@ static int matters(const struct look *l, const struct lossy *o)
     enum dtype now = run_weights(r), then = o->weights == PACK_Q4 ? DTYPE_Q4 : DTYPE_Q8;
     int matmuls_change = o->compute == COMPUTE_INT8 || o->weights != PACK_AUTO;
     if (o->compute == COMPUTE_INT8)
-        return !r->plan.device && r->ops.compute == COMPUTE_BF16 &&
+        return !r->decision.plan.device && r->ops.compute == COMPUTE_BF16 &&
                for_int8(now) == (o->weights == PACK_AUTO) &&
                (r->config->machine || r->int8_speed > 0);
-    if (!(matmuls_change && !r->plan.device) && r->time.job_s < l->least_s * (1 + WORTH))
+    if (!(matmuls_change && !r->decision.plan.device) &&
+        r->decision.time.job_s < l->least_s * (1 + WORTH))
         return 0; // matmuls alone take so long
     if (o->weights != PACK_AUTO)
         return dtype_row_bytes(then, 4096) < dtype_row_bytes(now, 4096);
@@ -226,13 +227,13 @@ static enum err try_lossy(struct look *l, const struct lossy *o)
 static double matmul_s(const struct run *r)
 {
     const struct work *w = &r->work;
-    const struct shape *s = &r->opened.model.shape;
+    const struct shape *s = &r->model->shape;
     double shared = 0, best = INFINITY;
-    for (int64_t i = 0; w->rows && !r->plan.no_sharing && i < w->n_lengths; i++)
+    for (int64_t i = 0; w->rows && !r->decision.plan.no_sharing && i < w->n_lengths; i++)
         shared += (double)w->rows[i].shared * w->stride;
     double generated = (double)(w->output_tokens - w->n_rows); // the last one is not computed
     double tokens = fmax((double)w->prompt_tokens - shared, 0) + fmax(generated, 0);
-    if (r->plan.device) {
+    if (r->decision.plan.device) {
         double flops = (double)(r->weights->flops_per_token - 2 * (int64_t)s->vocab * s->embed_dim);
         return tokens * flops / r->machine.device_flops.value;
     }
@@ -245,13 +246,13 @@ static double matmul_s(const struct run *r)
 enum err explain_find_helps(struct explain *e, struct run *r)
 {
     struct look l = {.r = r, .e = e, .least_s = matmul_s(r)};
-    const struct store ram = {"mem-ram", "RAM", r->budget.ram, r->bytes.ram, TIER_RAM};
-    const struct store device = {"mem-device", "device", r->budget.device, r->bytes.device,
+    const struct store ram = {"mem-ram", "RAM", r->budget.ram, r->decision.bytes.ram, TIER_RAM};
+    const struct store device = {"mem-device", "device", r->budget.device, r->decision.bytes.device,
                                  TIER_DEVICE};
-    e->matmul_share = r->time.job_s > 0 ? l.least_s / r->time.job_s : 0;
-    if (r->time.job_s >= l.least_s * (1 + WORTH)) {
+    e->matmul_share = r->decision.time.job_s > 0 ? l.least_s / r->decision.time.job_s : 0;
+    if (r->decision.time.job_s >= l.least_s * (1 + WORTH)) {
         TRY(more_memory(&l, &ram));
-        if (r->plan.device) {
+        if (r->decision.plan.device) {
             TRY(more_memory(&l, &device));
             TRY(attend_elsewhere(&l));
         }

@@ -52,7 +52,7 @@ static void look(struct left *l, struct run *r, int begins)
     l->costs.pace = NULL; // the factor of this run is measured
     set.work = &work;
     set.costs = &l->costs;
-    if (plan_cost_left(&set, &r->plan, r->search, &now, &t) == 0)
+    if (plan_cost_left(&set, &r->decision.plan, r->search, &now, &t) == 0)
         eta_left(&l->eta, t.job_s, t.first_s);
     l->looked_ns = clock_ns();
     l->look_s = (double)(l->looked_ns - start_ns) * 1e-9;
@@ -60,11 +60,11 @@ static void look(struct left *l, struct run *r, int begins)
 
 void left_begin(struct left *l, struct run *r, int again)
 {
-    const double times = r->time.pace.value;
+    const double times = r->decision.time.pace.value;
     if (again)
         look(l, r, 1);
     else if (times > 0)
-        eta_begin(&l->eta, r->time.job_s / times, r->time.first_s / times, times);
+        eta_begin(&l->eta, r->decision.time.job_s / times, r->decision.time.first_s / times, times);
 }
 
 void left_pass(struct left *l, struct run *r, double measured_s, double predicted_s)

@@ -16,7 +16,7 @@ struct left {
     double look_s;           // seconds that this prediction took
 };
 
-/* The line is open under r->plan. again: 1 when the run had another plan before. */
+/* The line is open under r->decision.plan. again: 1 when the run had another plan before. */
 void left_begin(struct left *l, struct run *r, int again);
 /* A pass took measured_s; predicted_s was predicted for its rows. Uses r->search. */
 void left_pass(struct left *l, struct run *r, double measured_s, double predicted_s);

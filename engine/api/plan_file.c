@@ -156,7 +156,7 @@ static void keep_shares(const struct run *r, const json_t *plan, struct plan_wis
         int *at = wish_at(wish, f);
         if ((!of_kv && !of_hidden) || *at < 0) // flags say no counts of these
             continue;
-        double all = (double)batches * (of_kv ? r->opened.model.shape.n_layers : 1);
+        double all = (double)batches * (of_kv ? r->model->shape.n_layers : 1);
         wish->percent[f->percent - 1] = fmin(100.0 * *at / all, 100);
         *at = -1;
         kept = 1;
@@ -264,8 +264,8 @@ void plan_tell_changes(const struct run *r, const struct plan_wish *wish)
     char is[32], asked[32];
     for (size_t i = 0; i < N_FIELDS; i++) {
         const struct field *f = &fields[i];
-        int was = asked_count(f, wish, &r->plan);
-        int now = *(const int *)(const void *)((const char *)&r->plan + f->plan);
+        int was = asked_count(f, wish, &r->decision.plan);
+        int now = *(const int *)(const void *)((const char *)&r->decision.plan + f->plan);
         if (was >= f->least && was != now)
             log_line(LOG_WARN, "plan: %s is %s, not %s as asked for", f->key,
                      value_text(f, now, is, sizeof is), value_text(f, was, asked, sizeof asked));
@@ -337,14 +337,14 @@ json_t *plan_time_json(const struct plan_time *t)
 json_t *plan_json(const struct run *r, const struct explain *e)
 {
     json_t *root = json_object();
-    json_object_set_new(root, "model", json_string(r->opened.model.name));
-    json_object_set_new(root, "dummy_weights", json_boolean(r->opened.model.dummy));
-    json_object_set_new(root, "plan", plan_fields_json(&r->plan));
+    json_object_set_new(root, "model", json_string(r->model->name));
+    json_object_set_new(root, "dummy_weights", json_boolean(r->model->dummy));
+    json_object_set_new(root, "plan", plan_fields_json(&r->decision.plan));
     json_object_set_new(root, "kv", plan_kv_json(r));
-    json_object_set_new(root, "bytes", bytes_json(&r->bytes));
-    json_t *predicted = plan_time_json(&r->time);
-    json_object_set_new(predicted, "job_s", json_real(r->time.job_s));
-    json_object_set_new(predicted, "bound", json_string(r->time.bound));
+    json_object_set_new(root, "bytes", bytes_json(&r->decision.bytes));
+    json_t *predicted = plan_time_json(&r->decision.time);
+    json_object_set_new(predicted, "job_s", json_real(r->decision.time.job_s));
+    json_object_set_new(predicted, "bound", json_string(r->decision.time.bound));
     json_object_set_new(root, "predicted", predicted);
     json_object_set_new(root, "work",
                         json_pack("{sI sI sI sI sI}", "rows", (json_int_t)r->work.n_rows,
@@ -372,7 +372,7 @@ enum err plan_file_write(const struct run *r, const struct explain *e, const cha
 
 void plan_layers_text(const struct run *r, char *buf, int cap)
 {
-    const struct plan *p = &r->plan;
+    const struct plan *p = &r->decision.plan;
     const int n = p->layers - 1, nvme = n - p->resident - p->weights_ram;
     const char *near = p->device ? "device memory" : "RAM";
     const char *zstd = p->codec == PLAN_CODEC_ZSTD ? " with zstd" : "";
@@ -446,7 +446,7 @@ static void weights_words(const struct plan *p, char *buf, size_t cap)
 
 void plan_words(const struct run *r, char *buf, int cap)
 {
-    const struct plan *p = &r->plan;
+    const struct plan *p = &r->decision.plan;
     char weights[96], policy[48] = "", about[WORDS_BYTES];
     weights_words(p, weights, sizeof weights);
     if (r->evict.policy != EVICT_FULL)
@@ -454,7 +454,7 @@ void plan_words(const struct run *r, char *buf, int cap)
     const int64_t n = min_i64((int64_t)p->batch * p->batches, r->work.n_rows);
     snprintf(buf, (size_t)cap, "%lld row%s at once, %s, KV%s %s, about %s, limited by %s",
              (long long)n, n == 1 ? "" : "s", weights, policy, plan_kv_tiers(p),
-             words_about(r->time.job_s, about), words_resource(r->time.bound));
+             words_about(r->decision.time.job_s, about), words_resource(r->decision.time.bound));
 }
 
 void plan_kv_text(const struct run *r, char *buf, int cap)
@@ -482,7 +482,7 @@ static int hidden_stayed(const struct run *r, const struct plan *p)
 
 int plan_hidden_stayed(const struct run *r)
 {
-    return hidden_stayed(r, &r->plan);
+    return hidden_stayed(r, &r->decision.plan);
 }
 
 /* Frozen is what was asked: hidden states on disk, which another batch count would put there. */
@@ -497,7 +497,7 @@ static const char *asked_percent(const struct plan *p)
 static const char *device_spec(const struct run *r)
 {
     const char *spec = r->config->device;
-    return strcmp(spec, "auto") == 0 ? r->device->api->name : spec;
+    return strcmp(spec, "auto") == 0 ? r->session->device->api->name : spec;
 }
 
 void plan_freeze_as(const struct run *r, const struct plan *p, char *buf, int cap)
@@ -512,11 +512,11 @@ void plan_freeze_as(const struct run *r, const struct plan *p, char *buf, int ca
              hidden_stayed(r, p) ? asked_percent(p) : plan_percent(p), p->resident, p->decoded,
              plan_codec_name(p), p->ahead_weights, p->ahead_state, p->prefill_tokens,
              share_names[p->no_sharing != 0], isa_name(r->ops.isa), r->machine.threads,
-             r->device->api->unified ? "" : " --device ",
-             r->device->api->unified ? "" : device_spec(r));
+             r->session->device->api->unified ? "" : " --device ",
+             r->session->device->api->unified ? "" : device_spec(r));
 }
 
 void plan_freeze(const struct run *r, char *buf, int cap)
 {
-    plan_freeze_as(r, &r->plan, buf, cap);
+    plan_freeze_as(r, &r->decision.plan, buf, cap);
 }

@@ -15,7 +15,7 @@ const char *plan_codec_name(const struct plan *p); // as --weights-codec
 /* Fixes every field that --plan's file names and no flag does: a flag beats the file, and is told;
  * `auto` is one, too. Under other batches the file's shares hold. ERR_USAGE names file and key. */
 enum err plan_file_read(const struct run *r, struct plan_wish *wish);
-/* A line for every field of r->plan that is not as `wish` asked for. */
+/* A line for every field of r->decision.plan that is not as `wish` asked for. */
 void plan_tell_changes(const struct run *r, const struct plan_wish *wish);
 /* What of a plan can be asked for, as a plan file has it. The caller owns it. */
 json_t *plan_fields_json(const struct plan *p);

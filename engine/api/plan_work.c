@@ -10,7 +10,7 @@ static enum err made_up_work(struct run *r)
     if (c->prompt_len < 1 || c->gen_len < 1 || c->num_prompts < 1)
         return fail(ERR_USAGE,
                     "plan: needs -i IN.jsonl, or --prompt-len, --gen-len and --num-prompts");
-    const int context = r->opened.model.shape.context;
+    const int context = r->model->shape.context;
     if (c->prompt_len > context || tokens > evict_tokens_max(&r->evict, context))
         return fail(ERR_USAGE, "--prompt-len: %lld tokens a row, the model's context is %d",
                     (long long)tokens, context);

@@ -71,16 +71,16 @@ static struct setting setting_now(struct replan *w, struct work *left)
 static struct plan_wish wish_now(const struct replan *w)
 {
     const struct run *r = w->run;
-    struct plan_wish wish = r->wish;
-    wish.codec = r->plan.codec;
-    wish.no_sharing = r->plan.no_sharing;
+    struct plan_wish wish = r->decision.wish;
+    wish.codec = r->decision.plan.codec;
+    wish.no_sharing = r->decision.plan.no_sharing;
     return wish;
 }
 
 /* The file of encoded layers was made for what an earlier plan streamed. */
 static int is_stored(const struct run *r, const struct plan *plan)
 {
-    return plan->codec == PLAN_CODEC_NONE || pack_codec_covers(&r->codec, &r->opened.model, plan);
+    return plan->codec == PLAN_CODEC_NONE || pack_codec_covers(&r->codec, r->model, plan);
 }
 
 /* The best plan within a budget. What was wished for gives way when nothing else fits. */
@@ -108,11 +108,11 @@ static int find_next(struct replan *w, const struct setting *set, const struct b
 /* Passes until rows that are under way would be read in again: what leaving costs. */
 static double again_passes(const struct run *r, const struct work *left)
 {
-    double tokens = 0, rows = (double)r->plan.batch * r->plan.batches;
+    double tokens = 0, rows = (double)r->decision.plan.batch * r->decision.plan.batches;
     for (int64_t i = 0; i < left->n_lengths && (double)(i * left->stride) < rows; i++)
         if (left->rows[i].known > left->rows[i].prompt)
             tokens += (double)left->rows[i].known * left->stride;
-    return ceil(tokens / fmax(r->plan.prefill_tokens, 1));
+    return ceil(tokens / fmax(r->decision.plan.prefill_tokens, 1));
 }
 
 /* 1: another plan ends sooner, its start and the rows that it reads in again included. */
@@ -123,8 +123,8 @@ static int is_worth_it(struct replan *w, const struct budget *budget)
     struct plan_time stay, go;
     const struct setting set = setting_now(w, &left);
     if (!find_next(w, &set, budget, wish_now(w)) ||
-        memcmp(&w->next, &r->plan, sizeof w->next) == 0 ||
-        plan_cost(&set, &r->plan, r->search, &stay) != 0 ||
+        memcmp(&w->next, &r->decision.plan, sizeof w->next) == 0 ||
+        plan_cost(&set, &r->decision.plan, r->search, &stay) != 0 ||
         plan_cost(&set, &w->next, r->search, &go) != 0)
         return 0;
     double stay_s = stay.job_s - again_passes(r, &left) * stay.pass_s, go_s = w->open_s + go.job_s;
@@ -143,20 +143,20 @@ static int64_t ram_now(const struct replan *w)
     const struct run *r = w->run;
     struct machine_info now = {0};
     machine_memory_read(&now, "");
-    int64_t ram = r->budget.ram, was = r->info.cgroup.memory_limit_bytes;
+    int64_t ram = r->budget.ram, was = r->session->info.cgroup.memory_limit_bytes;
     int64_t limit = now.cgroup.memory_limit_bytes;
-    if (now.cgroup.memory_soft_bytes < r->info.cgroup.memory_soft_bytes) // lowered since
+    if (now.cgroup.memory_soft_bytes < r->session->info.cgroup.memory_soft_bytes) // lowered since
         limit = min_i64(limit, now.cgroup.memory_soft_bytes);
     if (limit < was) {
-        int64_t others = was == INT64_MAX ? 0 : was - r->info.cgroup.memory_free_bytes;
+        int64_t others = was == INT64_MAX ? 0 : was - r->session->info.cgroup.memory_free_bytes;
         ram = min_i64(ram, limit - others - CODE_BYTES - limit / 32);
     }
     /* A group may be full of this run; a machine has to have some room left. */
     int64_t low = now.ram_bytes / 64;
     int machine_is_low =
         now.ram_free_bytes < low && now.ram_free_bytes < now.cgroup.memory_free_bytes;
-    if (machine_is_low && r->info.ram_free_bytes > 2 * low)
-        ram = min_i64(ram, r->bytes.ram - (2 * low - now.ram_free_bytes));
+    if (machine_is_low && r->session->info.ram_free_bytes > 2 * low)
+        ram = min_i64(ram, r->decision.bytes.ram - (2 * low - now.ram_free_bytes));
     return ram;
 }
 
@@ -169,7 +169,7 @@ static int is_short(struct replan *w)
     w->memory_ns = clock_ns();
     struct budget budget = w->budget;
     budget.ram = ram_now(w);
-    if (budget.ram >= r->bytes.ram || budget.ram == w->refused_ram) {
+    if (budget.ram >= r->decision.bytes.ram || budget.ram == w->refused_ram) {
         if (budget.ram > w->budget.ram + w->budget.ram / 8) { // there is more again
             w->budget.ram = budget.ram;
             snprintf(w->why, sizeof w->why, "%.1f MiB of RAM are free again",
@@ -180,7 +180,7 @@ static int is_short(struct replan *w)
     }
     const struct setting set = setting_now(w, &left);
     snprintf(w->why, sizeof w->why, "RAM runs short: %.1f MiB instead of %.1f",
-             (double)budget.ram / 1048576.0, (double)r->bytes.ram / 1048576.0);
+             (double)budget.ram / 1048576.0, (double)r->decision.bytes.ram / 1048576.0);
     if (!find_next(w, &set, &budget, wish_now(w))) {
         log_line(LOG_WARN, "plan: %s, and no plan fits that", w->why);
         w->refused_ram = budget.ram;
@@ -263,12 +263,12 @@ enum err replan_open(struct replan **out, struct run *r)
 enum err replan_watch(struct replan *w, struct engine_config *config)
 {
     struct run *r = w->run;
-    int64_t loads = r->plan.batches * (int64_t)sizeof(struct load);
-    CHECK(loads + pricing_bytes(&r->plan, 0) <= r->search_bytes - r->watch_at);
+    int64_t loads = r->decision.plan.batches * (int64_t)sizeof(struct load);
+    CHECK(loads + pricing_bytes(&r->decision.plan, 0) <= r->search_bytes - r->watch_at);
     w->loads = (struct load *)(void *)((char *)r->search + r->watch_at);
     memset(w->loads, 0, (size_t)loads);
     w->set = run_setting(r);
-    pricing_make(&w->pricing, &w->set, &r->plan, 0, w->loads + r->plan.batches);
+    pricing_make(&w->pricing, &w->set, &r->decision.plan, 0, w->loads + r->decision.plan.batches);
     w->gained = gained(r);
     left_begin(&w->left, r, w->n > 0);
     w->open_ns = clock_ns();
@@ -290,15 +290,16 @@ void replan_take(struct replan *w, const struct layout **layout)
 {
     struct run *r = w->run;
     char layers[160], *text = w->text[w->n < TEXTS ? w->n : TEXTS - 1];
-    r->plan = w->next;
-    r->bytes = w->bytes;
+    r->decision.plan = w->next;
+    r->decision.bytes = w->bytes;
     *layout = &w->layouts[w->n & 1];
     plan_layers_text(r, layers, sizeof layers);
     snprintf(text, sizeof w->text[0],
              "pass %lld: %s: now %d x %d rows; weights: %s; KV %s; %d prompt tokens a pass; "
              "RAM %.1f MiB",
-             (long long)r->engine.passes, w->why, r->plan.batches, r->plan.batch, layers,
-             plan_kv_tiers(&r->plan), r->plan.prefill_tokens, (double)r->bytes.ram / 1048576.0);
+             (long long)r->engine.passes, w->why, r->decision.plan.batches, r->decision.plan.batch,
+             layers, plan_kv_tiers(&r->decision.plan), r->decision.plan.prefill_tokens,
+             (double)r->decision.bytes.ram / 1048576.0);
     log_line(LOG_INFO, "plan: %s", text);
     w->n++;
 }
@@ -311,7 +312,7 @@ int replan_pace(const struct replan *w, double *times)
         return 0;
     *times = w->measured_s / w->pricing.sum.wall_s;
     cpu_wait_read(&now, NULL);
-    double share = cpu_wait_share(&w->waits, &now, pool_threads(w->run->pool));
+    double share = cpu_wait_share(&w->waits, &now, pool_threads(w->run->session->pool));
     if (share > CPU_WAIT_STARVED)
         log_line(LOG_DEBUG,
                  "plan: later predictions do not follow this run: other processes had the cores "

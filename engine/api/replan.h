@@ -20,11 +20,12 @@ struct replan; // opaque
  * asked to keep its plan is watched all the same. NULL: rows are dumped. ERR_FIT, ERR_USAGE
  * (SLUICE_REPLAN). */
 enum err replan_open(struct replan **w, struct run *r);
-/* Begins to watch a line under r->plan; fills in what config says of leaving. */
+/* Begins to watch a line under r->decision.plan; fills in what config says of leaving. */
 enum err replan_watch(struct replan *w, struct engine_config *config);
 /* The line is open, its first step is next. Accepts NULL. */
 void replan_begin(struct replan *w);
-/* The line was left: r->plan and r->bytes are those of the next plan, and so is *layout. */
+/* The line was left: r->decision.plan and r->decision.bytes are those of the next plan, and so is
+ * *layout. */
 void replan_take(struct replan *w, const struct layout **layout);
 /* Measured over predicted seconds of the passes of this run, without any factor of earlier runs. 0:
  * the run says nothing of later ones: it was short, changed its plan, or other processes had the

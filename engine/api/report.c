@@ -38,7 +38,7 @@ static void read_progress(struct report *p, const struct config *c)
 
 static int streams_weights(const struct run *r)
 {
-    return r->plan.resident + r->plan.weights_ram < r->plan.layers - 1;
+    return r->decision.plan.resident + r->decision.plan.weights_ram < r->decision.plan.layers - 1;
 }
 
 /* Bytes per second of the pack itself by O_DIRECT; 0 when it cannot be measured, as where layers of
@@ -48,9 +48,9 @@ static double read_rate(const struct run *r)
 {
     struct disk_probe d;
     struct disk_load load = {
-        .io = r->io, .block_bytes = 1 << 20, .depth = 4, .seconds_max = ROOFLINE_S};
+        .io = r->session->io, .block_bytes = 1 << 20, .depth = 4, .seconds_max = ROOFLINE_S};
     double rate = 0;
-    if (disk_probe_open_file(&d, r->opened.pack_path) != OK)
+    if (disk_probe_open_file(&d, r->session->opened.pack_path) != OK)
         return 0;
     if (lseek(d.fd, 0, SEEK_HOLE) < d.file_bytes || disk_probe_rate(&d, &load, &rate) != OK)
         rate = 0;
@@ -64,7 +64,7 @@ enum err report_open(struct report *p, const struct run *run)
     read_progress(p, run->config);
     if (run->config->summary) {
         int64_t start_ns = clock_ns();
-        if (streams_weights(run) && run->time.job_s >= WORTH_S)
+        if (streams_weights(run) && run->decision.time.job_s >= WORTH_S)
             p->read_before = read_rate(run);
         p->measure_s = (double)(clock_ns() - start_ns) * 1e-9;
     }
@@ -189,7 +189,7 @@ int report_line(const struct report *p, const struct job_counts *counts, double 
         n = add_rate(p, text, n, cap, LANE_NVME_READ, "read", rates[LANE_NVME_READ]);
     if (rates[LANE_NVME_WRITE] > 0)
         n = add_rate(p, text, n, cap, LANE_NVME_WRITE, "write", rates[LANE_NVME_WRITE]);
-    if (r->plan.device)
+    if (r->decision.plan.device)
         n = add_rate(p, text, n, cap, LANE_H2D, "to the device", rates[LANE_H2D]);
     if (now.output_tokens > 0) {
         snprintf(part, sizeof part, "  mean %s tok/s",

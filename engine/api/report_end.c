@@ -80,9 +80,9 @@ static void print_resources(const struct report_figures *f, const struct run *r,
         if (is_used(r, (enum lane)lane))
             print_lane(f, r, out, (enum lane)lane);
     fprintf(out, "  %-22s %9s %9s           %.0f passes (predicted: %.0f)\n", "a whole pass",
-            words_digits(r->time.pass_s, predicted),
+            words_digits(r->decision.time.pass_s, predicted),
             words_digits(f->passes > 0 ? f->walk_s / f->passes : 0, measured), f->passes,
-            r->time.passes);
+            r->decision.time.passes);
 }
 
 static void print_memory(const struct report_figures *f, const struct run *r, FILE *out)
@@ -91,7 +91,7 @@ static void print_memory(const struct report_figures *f, const struct run *r, FI
     fprintf(out, "  memory: at most %s of %s MiB of RAM",
             words_digits((double)f->peak_ram_bytes / MIB, peak),
             words_digits((double)r->budget.ram / MIB, budget));
-    if (r->plan.device)
+    if (r->decision.plan.device)
         fprintf(out, ", %s of %s MiB of device memory",
                 words_digits((double)f->peak_device_bytes / MIB, peak),
                 words_digits((double)r->budget.device / MIB, budget));
@@ -102,7 +102,7 @@ static void print_memory(const struct report_figures *f, const struct run *r, FI
 
 void report_print(const struct report_figures *f, const struct run *r, FILE *out)
 {
-    const struct plan_time *t = &r->time;
+    const struct plan_time *t = &r->decision.time;
     const int small = f->counts.rows < SMALL_ROWS && f->elapsed_s < SMALL_S;
     const int brief = small && log_level_max < LOG_DEBUG;
     char predicted[WORDS_BYTES], measured[WORDS_BYTES], start[WORDS_BYTES];

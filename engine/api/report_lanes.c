@@ -8,7 +8,7 @@
 
 double report_lane_predicted(const struct run *r, enum lane lane)
 {
-    const struct plan_time *t = &r->time;
+    const struct plan_time *t = &r->decision.time;
     const double s[N_LANES] = {
         [LANE_NVME_READ] = t->read_s, [LANE_NVME_WRITE] = t->write_s, [LANE_CPU] = t->compute_s,
         [LANE_H2D] = t->h2d_s,        [LANE_D2H] = t->d2h_s,          [LANE_GPU] = t->gpu_s};
@@ -17,17 +17,18 @@ double report_lane_predicted(const struct run *r, enum lane lane)
 
 double report_lane_predicted_bytes(const struct run *r, enum lane lane)
 {
-    return lane <= LANE_D2H ? r->time.bytes[lane] : 0; // the others move none
+    return lane <= LANE_D2H ? r->decision.time.bytes[lane] : 0; // the others move none
 }
 
 double report_lane_share(const struct run *r, enum lane lane)
 {
-    return r->time.pass_s > 0 ? report_lane_predicted(r, lane) / r->time.pass_s : 0;
+    return r->decision.time.pass_s > 0 ? report_lane_predicted(r, lane) / r->decision.time.pass_s
+                                       : 0;
 }
 
 int report_lane_limits(const struct run *r, enum lane lane)
 {
-    return strcmp(lane_name(lane), r->time.bound) == 0;
+    return strcmp(lane_name(lane), r->decision.time.bound) == 0;
 }
 
 double report_lane_probed(const struct run *r, enum lane lane)
@@ -44,7 +45,8 @@ int report_lane_shown(const struct run *r, enum lane lane)
 {
     const int always = lane == LANE_NVME_READ || lane == LANE_NVME_WRITE || lane == LANE_CPU;
     const int of_device = lane == LANE_H2D || lane == LANE_D2H || lane == LANE_GPU;
-    return always || (of_device && r->plan.device) || r->engine.trace.totals[lane].events > 0;
+    return always || (of_device && r->decision.plan.device) ||
+           r->engine.trace.totals[lane].events > 0;
 }
 
 const char *report_bound_now(const struct run *r, const struct report_sample *from,
@@ -53,7 +55,7 @@ const char *report_bound_now(const struct run *r, const struct report_sample *fr
     static const enum lane moving[] = {LANE_NVME_READ, LANE_NVME_WRITE, LANE_H2D, LANE_D2H};
     enum lane bound = LANE_GPU;
     double most = (double)(to->gpu_ns - from->gpu_ns) * 1e-9;
-    if (!r->plan.device) {
+    if (!r->decision.plan.device) {
         if (to->stall_ns - from->stall_ns <= to->cpu_ns - from->cpu_ns)
             return lane_name(LANE_CPU);
         return lane_name(to->bytes[LANE_NVME_WRITE] - from->bytes[LANE_NVME_WRITE] >

@@ -30,8 +30,8 @@ static double per_s(double amount, double s)
 static int64_t streamed_bytes(const struct run *r)
 {
     int64_t bytes = 0;
-    for (int layer = 1; layer < r->plan.layers; layer++)
-        if (!plan_layer_resident(&r->plan, layer))
+    for (int layer = 1; layer < r->decision.plan.layers; layer++)
+        if (!plan_layer_resident(&r->decision.plan, layer))
             bytes += r->weights->layer_bytes[layer];
     return bytes;
 }
@@ -40,14 +40,14 @@ static int64_t streamed_bytes(const struct run *r)
 static int64_t stored_bytes(const struct run *r)
 {
     int64_t bytes = 0;
-    for (int layer = 1; layer < r->plan.layers; layer++) {
-        if (plan_layer_home(&r->plan, layer) != TIER_NVME)
+    for (int layer = 1; layer < r->decision.plan.layers; layer++) {
+        if (plan_layer_home(&r->decision.plan, layer) != TIER_NVME)
             continue;
         if (!r->codec.pieces) {
             bytes += r->weights->layer_bytes[layer];
             continue;
         }
-        const struct model_layer *l = &r->opened.model.layers[layer];
+        const struct model_layer *l = &r->model->layers[layer];
         const struct codec_piece *p = pack_codec_layer(&r->codec, l);
         bytes += p ? 0 : l->n_bytes;
         for (int64_t i = 0; p && i < model_pieces(l); i++)
@@ -59,7 +59,7 @@ static int64_t stored_bytes(const struct run *r)
 /* Slots that a row holds at most, in the mean of rows and layers. */
 static double mean_slots(const struct run *r)
 {
-    const struct shape *s = &r->opened.model.shape;
+    const struct shape *s = &r->model->shape;
     double most = (double)r->work.slots_mean, sum = 0;
     for (int i = 0; i < s->n_layers; i++)
         sum += evict_layer_kind(&r->evict, i) == KV_MOST
@@ -71,16 +71,17 @@ static double mean_slots(const struct run *r)
 /* KV of one pass that `extents` of all are read for. */
 static double required_kv(const struct run *r, int64_t extents)
 {
-    double share = (double)extents / ((double)r->plan.decoder * r->plan.batches);
-    double rows = fmin((double)r->plan.batch * r->plan.batches, (double)r->work.n_rows);
+    double share = (double)extents / ((double)r->decision.plan.decoder * r->decision.plan.batches);
+    double rows =
+        fmin((double)r->decision.plan.batch * r->decision.plan.batches, (double)r->work.n_rows);
     double slot_bytes = (double)r->costs.kv_page_bytes / PAGE_SLOTS;
-    return share * rows * mean_slots(r) * 0.75 * slot_bytes * r->plan.decoder;
+    return share * rows * mean_slots(r) * 0.75 * slot_bytes * r->decision.plan.decoder;
 }
 
 /* Seconds of one pass in which the plan has to read from NVMe, and bring to a device. */
 static double required_moves_s(const struct run *r, double read_rate)
 {
-    const struct plan *p = &r->plan;
+    const struct plan *p = &r->decision.plan;
     int64_t on_nvme = plan_kv_count(p, TIER_NVME);
     double nvme = (double)stored_bytes(r) + required_kv(r, on_nvme);
     double link = (double)streamed_bytes(r) + required_kv(r, on_nvme + plan_kv_count(p, TIER_RAM));
@@ -91,7 +92,7 @@ static double required_moves_s(const struct run *r, double read_rate)
  * and attention. */
 static double required_flops(const struct run *r, const struct job_counts *n)
 {
-    const struct shape *s = &r->opened.model.shape;
+    const struct shape *s = &r->model->shape;
     double head = 2.0 * s->vocab * s->embed_dim;
     double body = (double)r->weights->flops_per_token - head;
     double in = (double)(n->prompt_tokens - r->engine.batches.shared_tokens),
@@ -145,8 +146,8 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     f->read_rate = f->rates_measured ? read_rate_measured : r->machine.nvme_read.value;
     double moves_s = required_moves_s(r, f->read_rate) * f->passes;
     double compute_s =
-        per_s(required_flops(r, counts),
-              r->plan.device ? r->machine.device_flops.value : r->machine.matmul_flops.value);
+        per_s(required_flops(r, counts), r->decision.plan.device ? r->machine.device_flops.value
+                                                                 : r->machine.matmul_flops.value);
     f->roofline = per_s(fmax(moves_s, compute_s), f->walk_s);
     if (replan_count(r->replan) > 0)
         f->roofline = 0; // of which plan?
@@ -229,7 +230,7 @@ static json_t *replans_json(const struct run *r)
 static json_t *corrected_json(const struct run *r)
 {
     json_t *corrected = json_object();
-    const struct rate *pace = &r->time.pace;
+    const struct rate *pace = &r->decision.time.pace;
     put(corrected, "times", number(pace->value));
     put(corrected, "spread", number(pace->spread));
     put(corrected, "runs", json_integer(pace->n));
@@ -238,8 +239,8 @@ static json_t *corrected_json(const struct run *r)
 
 static json_t *planned_json(const struct run *r)
 {
-    const struct plan *p = &r->plan;
-    const struct plan_time *t = &r->time;
+    const struct plan *p = &r->decision.plan;
+    const struct plan_time *t = &r->decision.time;
     json_t *plan = json_object(), *predicted = plan_time_json(t);
     put(plan, "batch", json_integer(p->batch));
     put(plan, "batches", json_integer(p->batches));
@@ -257,11 +258,11 @@ static json_t *planned_json(const struct run *r)
     put(plan, "ahead_state", json_integer(p->ahead_state));
     put(plan, "ahead_hidden", json_integer(p->ahead_hidden));
     put(plan, "io", json_string(r->engine.home.mover ? mover_io_name(r->engine.home.mover) : ""));
-    put(plan, "threads", json_integer(pool_threads(r->pool)));
+    put(plan, "threads", json_integer(pool_threads(r->session->pool)));
     put(plan, "prefill_tokens", json_integer(p->prefill_tokens));
-    put(plan, "ram_bytes", json_integer(r->bytes.ram));
-    put(plan, "disk_bytes", json_integer(r->bytes.disk));
-    put(plan, "device_bytes", json_integer(r->bytes.device));
+    put(plan, "ram_bytes", json_integer(r->decision.bytes.ram));
+    put(plan, "disk_bytes", json_integer(r->decision.bytes.disk));
+    put(plan, "device_bytes", json_integer(r->decision.bytes.device));
     put(predicted, "bound", json_string(t->bound ? t->bound : ""));
     put(plan, "predicted", predicted);
     put(plan, "corrected", corrected_json(r));
@@ -280,7 +281,7 @@ static json_t *lane_json(const struct run *r, const struct report_figures *f, en
     put(j, "bytes_per_s", number(per_s((double)total->bytes, busy_s)));
     put(j, "probed_bytes_per_s", number(probed));
     put(j, "busy_share", number(per_s(busy_s, f->walk_s)));
-    put(j, "predicted_s", number(report_lane_predicted(r, lane) * r->time.passes));
+    put(j, "predicted_s", number(report_lane_predicted(r, lane) * r->decision.time.passes));
     put(j, "predicted_bytes", json_integer((json_int_t)report_lane_predicted_bytes(r, lane)));
     return j;
 }
@@ -298,17 +299,17 @@ static json_t *machine_json(const struct run *r)
 {
     const struct machine *m = &r->machine;
     json_t *j = json_object();
-    put(j, "cpu", json_string(r->info.cpu_name));
+    put(j, "cpu", json_string(r->session->info.cpu_name));
     put(j, "threads", json_integer(m->threads));
     put(j, "isa", json_string(isa_name(r->ops.isa)));
     put(j, "compute", json_string(compute_name(r->ops.compute)));
-    put(j, "matmul", json_string(r->matmul));
+    put(j, "matmul", json_string(r->session->matmul));
     put(j, "nvme_read", number(m->nvme_read.value));
     put(j, "nvme_write", number(m->nvme_write.value));
     put(j, "ram_read", number(m->ram_read.value));
     put(j, "matmul_flops", number(m->matmul_flops.value));
     put(j, "step_s", number(m->step_s.value));
-    if (r->plan.device) {
+    if (r->decision.plan.device) {
         put(j, "h2d", number(m->h2d.value));
         put(j, "d2h", number(m->d2h.value));
         put(j, "device_read", number(m->device_read.value));
@@ -316,7 +317,7 @@ static json_t *machine_json(const struct run *r)
         put(j, "device_attend_read", number(machine_device_attend_read(m)));
         put(j, "device_attend_flops", number(machine_device_attend_flops(m)));
     }
-    put(j, "ram_bytes", json_integer(r->info.ram_bytes));
+    put(j, "ram_bytes", json_integer(r->session->info.ram_bytes));
     return j;
 }
 
@@ -349,10 +350,10 @@ static void put_rates(json_t *root, const struct report_figures *f, const struct
     put(root, "total_tokens_per_s", number(f->total_per_s));
     put(root, "steady_output_tokens_per_s",
         f->steady_per_s > 0 ? number(f->steady_per_s) : json_null());
-    put(root, "predicted_elapsed_s", number(r->time.job_s));
+    put(root, "predicted_elapsed_s", number(r->decision.time.job_s));
     const int whole = f->err == OK || f->err == ERR_ROWS;
     put(root, "error_percent",
-        whole ? number(report_error_percent(r->time.job_s, f->elapsed_s)) : json_null());
+        whole ? number(report_error_percent(r->decision.time.job_s, f->elapsed_s)) : json_null());
     put(root, "lanes", lanes_json(r, f));
     put(root, "stall_s", number(seconds(r->engine.trace.totals[LANE_STALL].busy_ns)));
     put(root, "text_wait_s", number(seconds(f->counts.text_wait_ns)));
@@ -366,9 +367,9 @@ static void put_rates(json_t *root, const struct report_figures *f, const struct
 json_t *report_summary_json(const struct report_figures *f, const struct run *r)
 {
     json_t *root = json_object(), *peak = json_object();
-    put(root, "model", json_string(r->opened.model.name ? r->opened.model.name : ""));
-    put(root, "dummy_weights", json_boolean(r->opened.model.dummy));
-    put(root, "device", json_string(r->device->api->name));
+    put(root, "model", json_string(r->model->name ? r->model->name : ""));
+    put(root, "dummy_weights", json_boolean(r->model->dummy));
+    put(root, "device", json_string(r->session->device->api->name));
     put(root, "plan", planned_json(r));
     put_counts(root, f, r);
     put_rates(root, f, r);

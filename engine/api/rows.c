@@ -31,7 +31,7 @@ void rows_defaults(const struct run *r, struct request_defaults *d)
 {
     const char *epoch = getenv("SOURCE_DATE_EPOCH");
     const struct config *c = r->config;
-    const struct shape *s = &r->opened.model.shape;
+    const struct shape *s = &r->model->shape;
     *d = (struct request_defaults){.max_tokens = (int)min_i64(c->max_tokens, INT32_MAX),
                                    .temperature = c->temperature,
                                    .top_p = c->top_p,
@@ -49,12 +49,11 @@ void rows_defaults(const struct run *r, struct request_defaults *d)
                                    .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
 }
 
-/* Text that every row's bytes depend on besides the row itself. Which rows, and their order, the
- * job's own identity says: a key that stood twice would make OUT.job.json unreadable. */
-static enum err extend_fingerprint(struct run *r)
+/* What fixes the bytes of every row, besides the row: the session's lines and the flags of
+ * requests. Which rows, and their order, are in the job's own identity. */
+static enum err write_fingerprint(struct run *r)
 {
     const struct config *c = r->config;
-    size_t n = r->fingerprint_own, cap = sizeof r->fingerprint;
     uint64_t hash = 0;
     struct out stops = {0};
     for (int i = 0; i < c->n_stops; i++) {
@@ -76,11 +75,11 @@ static enum err extend_fingerprint(struct run *r)
         snprintf(seed, sizeof seed, "%lld", (long long)c->seed);
     if (c->max_tokens > 0)
         snprintf(max_tokens, sizeof max_tokens, "%lld", (long long)c->max_tokens);
-    snprintf(r->fingerprint + n, cap - n,
-             "max_tokens=%s\ntemperature=%s\ntop_p=%.15g\ntop_k=%lld\nmin_p=%.15g\n"
+    snprintf(r->fingerprint, sizeof r->fingerprint,
+             "%smax_tokens=%s\ntemperature=%s\ntop_p=%.15g\ntop_k=%lld\nmin_p=%.15g\n"
              "repetition_penalty=%.15g\nseed=%s\nstop=%s\nignore_eos=%d\n",
-             max_tokens, temperature, c->top_p, (long long)c->top_k, c->min_p,
-             c->repetition_penalty, seed, stops.failed ? "" : stops.p, c->ignore_eos);
+             r->session->fingerprint, max_tokens, temperature, c->top_p, (long long)c->top_k,
+             c->min_p, c->repetition_penalty, seed, stops.failed ? "" : stops.p, c->ignore_eos);
     enum err err = stops.failed ? fail(ERR_FIT, "memory: stop strings") : OK;
     out_free(&stops);
     return err;
@@ -90,14 +89,14 @@ enum err rows_open(struct run *r, enum request_kind kind, const char *out)
 {
     const struct config *c = r->config;
     const char *sync_s = getenv("SLUICE_SYNC_S"); // for tests: jobs too short for a commit in 5 s
-    TRY(extend_fingerprint(r));
+    TRY(write_fingerprint(r));
     struct job_config job = {.kind = kind,
                              .in_path = c->in,
                              .out_path = out,
-                             .tokenizer = r->opened.tokenizer,
-                             .tmpl = r->opened.tmpl,
-                             .model_name = r->opened.model.name,
-                             .dummy_weights = r->opened.model.dummy,
+                             .tokenizer = r->session->opened.tokenizer,
+                             .tmpl = r->session->opened.tmpl,
+                             .model_name = r->model->name,
+                             .dummy_weights = r->model->dummy,
                              .version = SLUICE_VERSION,
                              .fingerprint = r->fingerprint,
                              .evict = &r->evict,
@@ -207,7 +206,7 @@ enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary
     if (live && !c->dry_run) {
         char flags[512];
         plan_freeze(r, flags, sizeof flags);
-        TRY(job_set_plan(r->job, r->time.job_s, flags));
+        TRY(job_set_plan(r->job, r->decision.time.job_s, flags));
         return walk_and_report(r, summary);
     }
     if (!c->quiet)
@@ -242,8 +241,10 @@ enum err run_end(struct run *r, enum err err)
 enum err rows_memory(struct run *r, enum request_kind kind, struct request *requests, int64_t n,
                      const struct job_callbacks *callbacks)
 {
-    struct job_config job = {
-        .kind = kind, .tokenizer = r->opened.tokenizer, .evict = &r->evict, .max_errors = -1};
+    struct job_config job = {.kind = kind,
+                             .tokenizer = r->session->opened.tokenizer,
+                             .evict = &r->evict,
+                             .max_errors = -1};
     rows_defaults(r, &job.defaults);
     enum err err = job_open_memory(&r->job, &job, requests, n, callbacks, &r->work);
     for (int64_t i = 0; err != OK && i < n; i++)

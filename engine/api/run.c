@@ -12,9 +12,9 @@
  * touched: half of the threads far from it would lose more than the drive gains. */
 static int threads_node(const struct run *r)
 {
-    int node = r->info.disk_node;
-    for (int i = 0; i < r->machine.threads && i < r->info.n_cores; i++)
-        if (r->info.core_nodes[i] != node)
+    int node = r->session->info.disk_node;
+    for (int i = 0; i < r->machine.threads && i < r->session->info.n_cores; i++)
+        if (r->session->info.core_nodes[i] != node)
             return -1;
     return node;
 }
@@ -23,18 +23,18 @@ static int threads_node(const struct run *r)
  * cannot be had although nobody asked for them, the weights are read as they are. */
 static enum err open_codec(struct run *r, struct pack_progress *progress)
 {
-    const struct model *m = &r->opened.model;
-    if (r->plan.codec == PLAN_CODEC_NONE)
+    const struct model *m = r->model;
+    if (r->decision.plan.codec == PLAN_CODEC_NONE)
         return OK;
     enum err e = pack_codec_open(&r->codec, m);
-    if (e == OK && pack_codec_covers(&r->codec, m, &r->plan))
+    if (e == OK && pack_codec_covers(&r->codec, m, &r->decision.plan))
         return OK;
     if (e == ERR_CORRUPT)
         log_line(LOG_WARN, "codec: %s; making it again", err_text());
     log_line(LOG_INFO, "codec: encoding the layers of %s into %s.zst, once", m->path, m->path);
     pack_codec_close(&r->codec);
     struct pack_codec_request request = {.model = m,
-                                         .pool = r->pool,
+                                         .pool = r->session->pool,
                                          .memory_bytes =
                                              r->costs.codec_bytes + r->costs.staging_bytes,
                                          .progress = pack_progress_show,
@@ -42,7 +42,7 @@ static enum err open_codec(struct run *r, struct pack_progress *progress)
     e = pack_codec_make(&request);
     if (e == OK)
         e = pack_codec_open(&r->codec, m);
-    if (e == OK && !pack_codec_covers(&r->codec, m, &r->plan))
+    if (e == OK && !pack_codec_covers(&r->codec, m, &r->decision.plan))
         e = fail(ERR_INPUT, "%s: lacks layers that the plan streams (start again)", r->codec.path);
     if (e == OK || e == ERR_STOPPED || e == ERR_CORRUPT || r->config->weights_codec == CODEC_ZSTD)
         return e;
@@ -54,20 +54,21 @@ enum err run_walk(struct run *r)
 {
     const struct config *c = r->config;
     int n_stops = 0;
-    const int32_t *stops =
-        r->opened.tokenizer ? tokenizer_stops(r->opened.tokenizer, &n_stops) : NULL;
-    struct engine_config e = {.plan = r->plan,
-                              .layout = &r->layout,
-                              .model = &r->opened.model,
+    const int32_t *stops = r->session->opened.tokenizer
+                               ? tokenizer_stops(r->session->opened.tokenizer, &n_stops)
+                               : NULL;
+    struct engine_config e = {.plan = r->decision.plan,
+                              .layout = &r->decision.layout,
+                              .model = r->model,
                               .job = r->job,
                               .evict = r->evict,
                               .ops = r->ops,
                               .kv_format = r->kv_format,
-                              .io = r->io,
+                              .io = r->session->io,
                               .io_depth = IO_DEPTH,
-                              .device = r->device,
+                              .device = r->session->device,
                               .numa_node = threads_node(r),
-                              .offload_dir = r->offload_dir,
+                              .offload_dir = r->session->offload_dir,
                               .rope_rows = layout_rope_rows(&r->work, &r->evict),
                               .edits_max = job_edits_max(r->job),
                               .stops = stops,
@@ -80,11 +81,11 @@ enum err run_walk(struct run *r)
                               .tick = r->tick,
                               .tick_ctx = r->tick_ctx};
     struct pack_progress progress = pack_progress_begin(c);
-    struct dummy_layers dummy = {.model = &r->opened.model,
-                                 .pool = r->pool,
+    struct dummy_layers dummy = {.model = &r->session->opened.model,
+                                 .pool = r->session->pool,
                                  .progress = pack_progress_show,
                                  .ctx = &progress};
-    TRY(dummy_layers_store(&dummy, &r->plan));
+    TRY(dummy_layers_store(&dummy, &r->decision.plan));
     TRY(open_codec(r, &progress));
     TRY(replan_open(&r->replan, r));
     e.codec = r->codec.pieces ? &r->codec : NULL;
@@ -99,8 +100,8 @@ enum err run_walk(struct run *r)
     while (r->engine.left) {
         engine_give_back(&r->engine);
         replan_take(r->replan, &e.layout);
-        e.plan = r->plan;
-        TRY(dummy_layers_store(&dummy, &r->plan));
+        e.plan = r->decision.plan;
+        TRY(dummy_layers_store(&dummy, &r->decision.plan));
         TRY(replan_watch(r->replan, &e));
         TRY(engine_again(&r->engine, &e));
         TRY(dummy_layers_fill(&dummy, &r->engine.home));
@@ -137,10 +138,12 @@ enum err run_again(struct run *r)
 enum err run_close(struct run *r)
 {
     enum err err = run_again(r);
-    device_close(r->device);
-    pool_close(r->pool);
-    opened_close(&r->opened);
-    r->pool = NULL;
-    r->device = NULL;
+    if (!r->session)
+        return err;
+    device_close(r->session->device);
+    pool_close(r->session->pool);
+    opened_close(&r->session->opened);
+    free(r->session);
+    r->session = NULL;
     return err;
 }

@@ -49,53 +49,66 @@ enum err opened_pack(const char *model, struct pack_request *request, const stru
  * details alone. */
 enum plan_told { PLAN_LINE, PLAN_BY_COMMAND, PLAN_DETAILS };
 
-/* Everything that one command of the line needs; built by run_prepare, taken down by run_close. */
-struct run {
-    const struct config *config; // borrowed
+/* What run_prepare() opens once. Jobs, and plans that are only compared (variant.h), share it. */
+struct session {
     struct opened opened;
     struct machine_info info;
-    struct machine machine; // rates, as probed
-    struct pace pace;       // what earlier runs of the model took; costs points to it
-    char pace_path[4200];   // where it is kept; "": nowhere
-    struct ops ops;
     struct pool *pool;     // owned
     struct device *device; // owned: what the ops run on; `plan` for another machine has the CPU
-    struct evict evict;
-    struct kv_kinds kinds[2]; // of layers: as the model says, and as the budget is shared
-    enum kv_format kv_format;
     enum ring_kind io;
-    struct budget budget;
-    struct budget room; // what was free here when it was looked at; -1: not yet
     char offload_dir[4096];
     char matmul[32];        // whose matmuls run: "own", or a library and its version
-    char fingerprint[8192]; // what fixes the bytes, as lines for OUT.job.json
-    size_t fingerprint_own; // of them, those that hold for every job of this run
-    struct job *job;        // owned
-    struct work work;
-    struct plan_costs costs;
-    struct pack_codec codec;               // owned: of the pack, once run_walk wants it
-    struct pack_codec_sample codec_sample; // what encoding its weights gives; share 0: not measured
-    struct weights_info *weights;          // owned
-    struct plan_wish wish;                 // what the flags and the plan file fixed
-    void *search; // owned: room of plan_search, then of replan; the plan counts it
-    int64_t search_bytes, watch_at; // replan's part begins there
-    struct replan *replan;          // owned: NULL: the plan stays
+    char fingerprint[4096]; // what fixes the bytes of every job, as lines for OUT.job.json
+};
+
+/* What run_choose() decides: a value, complete in itself. */
+struct decision {
+    struct plan_wish wish; // what the flags and the plan file fixed
     struct plan plan;
     struct layout layout;
     struct plan_bytes bytes;
     struct plan_time time;
-    int keeps_rates; // 1: rates of an earlier job of this run hold for all that follow
-    int elsewhere;   // 1: `plan`: what --machine says of threads and capacities holds, not this box
-    int64_t n_left_out; // rows whose prompts run_plan found too long
-    int hidden_moves;   // 1: hidden states were asked to leave the ops
-    int plans_device;   // 1: the plan is for a device with memory of its own
+};
+
+/* A session, one job at a time, and the decision for it; built by run_prepare(), taken down by
+ * run_close(). */
+struct run {
+    const struct config *config; // borrowed
+    struct session *session;     // owned; borrowed by the copies that variant.c makes
+
+    /* What a decision is for; a variant changes its own copies of these. */
+    const struct model *model; // borrowed: the session's, or what it would be in another format
+    struct machine machine;    // rates, as probed
+    struct ops ops;
+    struct evict evict;
+    struct kv_kinds kinds[2]; // of layers: as the model says, and as the budget is shared
+    enum kv_format kv_format;
+    struct budget budget;
+    struct budget room; // free here when it was measured; -1: not measured
+    struct plan_costs costs;
+    struct pace pace;     // measured / predicted time of earlier runs; costs.pace points to it
+    char pace_path[4200]; // the file of those times; "": none
+    int keeps_rates;      // 1: rates of an earlier job of this run hold for all that follow
+    int elsewhere;        // 1: `plan --machine`: threads and capacities are that machine's
+    int plans_device;     // 1: the plan is for a device with memory of its own
+    double int8_speed;    // matmuls in int8 over those in bf16; 0: not measured (advise_int8)
+    struct pack_codec_sample codec_sample; // what encoding the weights gives; share 0: not measured
+
+    struct decision decision;
+    struct weights_info *weights;   // owned
+    void *search;                   // owned: memory of plan_search, then of replan
+    int64_t search_bytes, watch_at; // replan's part begins watch_at bytes in
+    struct plan_ranking *ranking;   // borrowed: what the search chose among; or NULL
     enum plan_told plan_told;
-    int keep_rows; // 1: a plan holds all rows, or it does not fit; else run_plan may leave some out
-    int weights_assumed; // 1: opened.model's layers are not its pack's: nothing of them can be read
-    /* Borrowed; NULL, or what the search chose among. */
-    struct plan_ranking *ranking;
-    /* Matmuls in int8 over those in bf16, where advise_int8 measured them; else 0. */
-    double int8_speed;
+    int hidden_moves; // 1: hidden states were asked to leave the ops
+    int keep_rows;    // 1: a plan holds all rows, or does not fit; 0: run_plan may leave some out
+
+    struct job *job; // owned
+    struct work work;
+    char fingerprint[8192];  // the session's, and what fixes the bytes of this job
+    int64_t n_left_out;      // rows whose prompts run_plan found too long
+    struct pack_codec codec; // owned: of the pack, once run_walk wants it
+    struct replan *replan;   // owned; NULL: the plan stays
     struct engine engine;
     int engine_opened;
     /* About once a second, how far the job is; left_s below 0: unknown. NULL: not wanted. */
@@ -103,8 +116,8 @@ struct run {
     void *progress_ctx;
     void (*tick)(void *ctx); // called every step; or NULL
     void *tick_ctx;
-    double startup_s;
     int64_t start_ns;
+    double startup_s;
 };
 
 /* --kv-policy and what belongs to it. ERR_USAGE. */

@@ -87,8 +87,8 @@ static enum err read_wish(const struct config *c, const struct run *r, struct pl
 /* The plan and the flags that repeat it, for -v. */
 static void print_details(const struct run *r)
 {
-    const struct plan *p = &r->plan;
-    const struct plan_bytes *b = &r->bytes;
+    const struct plan *p = &r->decision.plan;
+    const struct plan_bytes *b = &r->decision.bytes;
     const double mib = 1048576.0;
     char layers[160], kv[160], device[48] = "", flags[512];
     if (p->device)
@@ -103,14 +103,15 @@ static void print_details(const struct run *r)
              plan_hidden_tiers(p), p->prefill_tokens, device, (double)b->ram / mib,
              (double)b->disk / mib);
     log_line(LOG_DEBUG, "plan: predicted %.1f s, start-up not included: %.0f passes of %.3f s",
-             r->time.job_s, r->time.passes, r->time.pass_s);
+             r->decision.time.job_s, r->decision.time.passes, r->decision.time.pass_s);
     log_line(LOG_DEBUG, "to repeat this plan: %s", flags);
     if (r->pace.n > 0)
         log_line(LOG_DEBUG,
                  "plan: earlier runs of this %s took %.2f x the predicted time (%d runs); "
                  "predictions are scaled by that",
-                 r->time.pace.n > 0 ? "kind" : "model, of other kinds,", r->time.pace.value,
-                 r->time.pace.n > 0 ? r->time.pace.n : pace_runs_known(&r->pace));
+                 r->decision.time.pace.n > 0 ? "kind" : "model, of other kinds,",
+                 r->decision.time.pace.value,
+                 r->decision.time.pace.n > 0 ? r->decision.time.pace.n : pace_runs_known(&r->pace));
 }
 
 static void print_plan(const struct run *r)
@@ -123,16 +124,16 @@ static void print_plan(const struct run *r)
         log_line(LOG_INFO,
                  "plan: hidden states stay in RAM: with fewer than %d batches they would be read "
                  "before they are written (--batches)",
-                 r->plan.window + 1);
+                 r->decision.plan.window + 1);
     print_details(r);
 }
 
-/* What encoding the weights that r->plan streams gives. When it cannot be measured they stay as
- * they are: reading them will tell what is wrong. */
+/* What encoding the weights that r->decision.plan streams gives. When it cannot be measured they
+ * stay as they are: reading them will tell what is wrong. */
 static void measure_codec(struct run *r)
 {
     struct pack_codec_sample *s = &r->codec_sample;
-    const struct model *m = &r->opened.model;
+    const struct model *m = r->model;
     char key[128];
     double kept[3];
     snprintf(key, sizeof key, "%016llx %s %lld", (unsigned long long)m->fingerprint,
@@ -152,10 +153,10 @@ static void measure_codec(struct run *r)
     *s = (struct pack_codec_sample){.share = kept[0], .rate = kept[1], .make_s = kept[2]};
 }
 
-/* The same as costs, for what r->plan streams. */
+/* The same as costs, for what r->decision.plan streams. */
 static void price_codec(struct run *r)
 {
-    const struct model *m = &r->opened.model;
+    const struct model *m = r->model;
     int64_t streamed = 0;
     if (r->codec_sample.share == 0)
         measure_codec(r);
@@ -166,7 +167,7 @@ static void price_codec(struct run *r)
     r->costs.codec_rate = s.rate;
     r->costs.codec_make_s = 0;
     double read = r->machine.nvme_read.value, write = r->machine.nvme_write.value;
-    double make_s = pack_codec_make_s(m, &r->plan, &s);
+    double make_s = pack_codec_make_s(m, &r->decision.plan, &s);
     if (make_s > 0 && read > 0 && write > 0)
         r->costs.codec_make_s = make_s / r->machine.threads + (double)streamed / read +
                                 (double)streamed * s.share / write;
@@ -176,7 +177,7 @@ struct setting run_setting(const struct run *r)
 {
     return (struct setting){.weights = r->weights,
                             .work = &r->work,
-                            .shape = &r->opened.model.shape,
+                            .shape = &r->model->shape,
                             .evict = &r->evict,
                             .costs = &r->costs,
                             .machine = &r->machine};
@@ -218,13 +219,13 @@ static enum err take_search(struct run *r, const struct plan_wish *wish)
  * share it out among the CPU's. */
 static void count_costs(struct run *r)
 {
-    const struct model *m = &r->opened.model;
+    const struct model *m = r->model;
     struct ops alone = r->ops;
     struct plan_costs one_thread = {0};
     alone.pool = NULL;
-    engine_costs(m, r->device, &alone, r->kv_format, &r->work, &r->evict, &one_thread);
-    engine_costs(m, r->device, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
-    if (r->plans_device && r->device->api->unified) {
+    engine_costs(m, r->session->device, &alone, r->kv_format, &r->work, &r->evict, &one_thread);
+    engine_costs(m, r->session->device, &r->ops, r->kv_format, &r->work, &r->evict, &r->costs);
+    if (r->plans_device && r->session->device->api->unified) {
         memcpy(r->costs.scratch_bytes, one_thread.scratch_bytes, sizeof one_thread.scratch_bytes);
         r->costs.attend_row_bytes = one_thread.attend_row_bytes;
         r->costs.attend_rows_bytes = one_thread.attend_rows_bytes;
@@ -236,15 +237,15 @@ static void count_costs(struct run *r)
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
     count_costs(r);
-    int rc = find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
-    if (rc != 0 || r->plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
+    int rc = find_plan(r, wish, &r->decision.plan, r->ranking, why, why_cap);
+    if (rc != 0 || r->decision.plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
         r->costs.codec_share > 0)
         return rc;
     price_codec(r); // something streams
     const struct setting set = run_setting(r);
     if (wish->codec < 0 && !plan_search_encodes(&set, wish))
         return 0; // the search would find the same plan
-    return find_plan(r, wish, &r->plan, r->ranking, why, why_cap);
+    return find_plan(r, wish, &r->decision.plan, r->ranking, why, why_cap);
 }
 
 /* `all` does not fit: the longest prompts that do, by bisection. -1: not even one row fits. */
@@ -292,7 +293,7 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
         return fail(ERR_FIT,
                     "%s: plan: without its placement flags it fits (--batch %d --batches %d); with "
                     "them %s",
-                    r->config->model, r->plan.batch, r->plan.batches, why);
+                    r->config->model, r->decision.plan.batch, r->decision.plan.batches, why);
     if (!open || search_cap(r, &any, &all) != 0 || search_plan(r, wish, other, sizeof other) != 0) {
         r->work = all;
         return fail(ERR_FIT, "%s: plan: %s", r->config->model, why);
@@ -314,7 +315,7 @@ static void hint_codec(struct run *r, const struct plan_wish *wish)
     struct plan_time t;
     char why[320];
     const double make_s = r->costs.codec_make_s;
-    if (r->plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0 ||
+    if (r->decision.plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0 ||
         log_level_max < LOG_INFO)
         return;
     r->costs.codec_make_s = 0;
@@ -355,16 +356,17 @@ enum err run_plan(struct run *r)
 enum err run_choose(struct run *r)
 {
     const struct config *c = r->config;
-    const struct shape *shape = &r->opened.model.shape;
+    const struct shape *shape = &r->model->shape;
     char why[320];
     if (!r->weights)
         r->weights = malloc(sizeof *r->weights);
     if (!r->weights)
         return fail(ERR_FIT, "memory: plan tables");
-    engine_weights_info(&r->opened.model,
-                        r->plans_device && r->device->api->unified ? planned_device() : r->device,
+    engine_weights_info(r->model,
+                        r->plans_device && r->session->device->api->unified ? planned_device()
+                                                                            : r->session->device,
                         r->ops.compute, r->weights);
-    r->costs.io_bytes = IO_RESERVE_BYTES + r->opened.model.file_bytes / 32768;
+    r->costs.io_bytes = IO_RESERVE_BYTES + r->model->file_bytes / 32768;
     r->costs.row_token_bytes = 16;
     r->costs.attend_rate = run_attend_rate(r);
     r->pace.setup =
@@ -375,24 +377,24 @@ enum err run_choose(struct run *r)
         TRY(plan_file_read(r, &wish));
     const struct plan_wish asked = wish;
     r->hidden_moves = wish.hidden_near == 0 || wish.percent[HIDDEN_NEAR] == 0;
-    if (r->opened.model.on_demand && !wish.device)
+    if (r->model->on_demand && !wish.device)
         wish.decoded = 0; // made where they stay, never on the disk that frames are read from
     if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)
         return fail(ERR_USAGE, "%s: batch x batches: %d x %d rows are more than %d",
                     c->plan ? c->plan : "--batch", wish.batch, wish.batches, PLAN_ROWS_MAX);
-    if (r->weights_assumed)
+    if (r->model != &r->session->opened.model)
         wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
     r->costs.staging_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     r->costs.bounce_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     /* The decoder, the file's table as read and as kept. */
     r->costs.codec_bytes =
-        codec_bytes(0) + r->opened.model.n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
-    r->wish = wish;
+        codec_bytes(0) + r->model->n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
+    r->decision.wish = wish;
     TRY(take_search(r, &wish));
     TRY(choose_plan(r, &wish));
-    CHECK(plan_check(&r->plan, r->weights, &r->work, shape, &r->evict, &r->costs, &r->budget,
-                     &r->layout, &r->bytes, why, sizeof why) == 0);
-    price_plan(r, &r->plan, &r->time);
+    CHECK(plan_check(&r->decision.plan, r->weights, &r->work, shape, &r->evict, &r->costs,
+                     &r->budget, &r->decision.layout, &r->decision.bytes, why, sizeof why) == 0);
+    price_plan(r, &r->decision.plan, &r->decision.time);
     plan_tell_changes(r, &asked);
     if (r->plan_told != PLAN_BY_COMMAND)
         print_plan(r);

@@ -21,7 +21,7 @@
 
 int64_t run_text_bytes(const struct run *r)
 {
-    const struct opened *o = &r->opened;
+    const struct opened *o = &r->session->opened;
     int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
     int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
     int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
@@ -33,12 +33,12 @@ int64_t run_text_bytes(const struct run *r)
  */
 static enum err take_threads(struct run *r)
 {
-    if (r->machine.threads == pool_threads(r->pool))
+    if (r->machine.threads == pool_threads(r->session->pool))
         return OK;
-    pool_close(r->pool);
-    r->pool = r->ops.pool = NULL;
-    TRY(pool_open(&r->pool, r->machine.threads, NULL));
-    r->ops.pool = r->pool;
+    pool_close(r->session->pool);
+    r->session->pool = r->ops.pool = NULL;
+    TRY(pool_open(&r->session->pool, r->machine.threads, NULL));
+    r->ops.pool = r->session->pool;
     return OK;
 }
 
@@ -62,13 +62,13 @@ static struct probe_config probe_config(const struct run *r, const struct ops *o
     const int64_t text_bytes = run_text_bytes(r);
     return (struct probe_config){.ops = ops,
                                  .time_share = share ? strtod(share, NULL) : 0,
-                                 .dir = r->offload_dir,
-                                 .io = r->io,
+                                 .dir = r->session->offload_dir,
+                                 .io = r->session->io,
                                  .memory_bytes =
                                      max_i64(r->budget.ram - text_bytes, PROBE_BYTES_MIN),
                                  .beside_bytes = text_bytes,
-                                 .info = &r->info,
-                                 .device = r->device,
+                                 .info = &r->session->info,
+                                 .device = r->session->device,
                                  .device_bytes = max_i64(r->budget.device, PROBE_DEVICE_MIN)};
 }
 
@@ -77,8 +77,8 @@ static enum err figures_path(const struct run *r, const char *what, const char *
 {
     char dir[4096], key[512];
     TRY(pack_cache_dir(dir, sizeof dir));
-    snprintf(key, sizeof key, "1 %s %d %s %s", r->info.cpu_name, pool_threads(r->pool),
-             isa_name(r->ops.isa), more);
+    snprintf(key, sizeof key, "1 %s %d %s %s", r->session->info.cpu_name,
+             pool_threads(r->session->pool), isa_name(r->ops.isa), more);
     return probe_cache_path(dir, what, key, path, cap);
 }
 
@@ -112,7 +112,7 @@ static enum err probe_machine(struct run *r)
         log_line(LOG_INFO, "probe: nvme %.2f GB/s, ram %.1f GB/s, matmul %.0f GFLOP/s (kept in %s)",
                  m->nvme_read.value * 1e-9, m->ram_read.value * 1e-9, m->matmul_flops.value * 1e-9,
                  dir);
-    if (measured && !r->device->api->unified)
+    if (measured && !r->session->device->api->unified)
         log_line(LOG_INFO,
                  "probe: device: h2d %.2f GB/s, d2h %.2f GB/s, its memory %.1f GB/s, matmul %.0f "
                  "GFLOP/s, attention %.1f GB/s and %.0f GFLOP/s",
@@ -125,7 +125,7 @@ static enum err probe_machine(struct run *r)
 static void derive_matmuls_of_model(struct run *r, struct probe_model *model)
 {
     struct model_weights weights;
-    engine_model_ops(&r->opened.model, r->ops.compute, r->kv_format, &r->evict, model);
+    engine_model_ops(r->model, r->ops.compute, r->kv_format, &r->evict, model);
     probe_model_weights(model, &weights);
     model_rates_derive(&r->costs.rates, &r->machine, &weights);
 }
@@ -176,17 +176,18 @@ static enum err name_pace(struct run *r)
     char key[256];
     struct stat st;
     struct device_info device = {0};
-    unsigned long long disk = stat(r->offload_dir, &st) == 0 ? (unsigned long long)st.st_dev : 0;
+    unsigned long long disk =
+        stat(r->session->offload_dir, &st) == 0 ? (unsigned long long)st.st_dev : 0;
     uint64_t rates = hash_bytes(&r->costs.rates, (int64_t)sizeof r->costs.rates, 0);
     if (r->config->machine)
         return OK;
-    if (!r->device->api->unified)
-        TRY(r->device->api->info(r->device, &device));
+    if (!r->session->device->api->unified)
+        TRY(r->session->device->api->info(r->session->device, &device));
     for (int i = 0; i < N_MACHINE_RATES; i++)
         rates = hash_bytes(&r->machine.rates[i].value, (int64_t)sizeof(double), rates);
     snprintf(key, sizeof key, "%016llx %llx %llx %d %d %.100s",
-             (unsigned long long)r->opened.model.fingerprint, (unsigned long long)rates, disk,
-             (int)r->io, (int)r->ops.matmul, device.model);
+             (unsigned long long)r->model->fingerprint, (unsigned long long)rates, disk,
+             (int)r->session->io, (int)r->ops.matmul, device.model);
     return figures_path(r, "pace", key, r->pace_path, sizeof r->pace_path);
 }
 
@@ -209,7 +210,7 @@ static enum err find_pace(struct run *r)
 
 void run_keep_pace(const struct run *r)
 {
-    struct pace_run run = {.class = pace_class(&r->plan, r->pace.setup)};
+    struct pace_run run = {.class = pace_class(&r->decision.plan, r->pace.setup)};
     if (r->pace_path[0] && replan_pace(r->replan, &run.times))
         pace_file_add(r->pace_path, &run);
 }
@@ -217,7 +218,7 @@ void run_keep_pace(const struct run *r)
 int64_t run_line_max(struct run *r)
 {
     if (r->room.ram < 0)
-        machine_room(&r->info, &r->room.ram, &r->room.disk);
+        machine_room(&r->session->info, &r->room.ram, &r->room.disk);
     int64_t ram = r->config->mem_ram >= 0 ? r->config->mem_ram : r->room.ram;
     return max_i64(ram / JOB_LINE_SHARE, LINE_BYTES_LEAST);
 }
@@ -228,16 +229,16 @@ static enum err read_budgets(struct run *r, const struct config *c)
 {
     const struct machine *m = &r->machine;
     if (r->room.ram < 0)
-        machine_room(&r->info, &r->room.ram, &r->room.disk);
+        machine_room(&r->session->info, &r->room.ram, &r->room.disk);
     if (r->room.device < 0)
-        TRY(compute_device_room(r->device, &r->room.device));
+        TRY(compute_device_room(r->session->device, &r->room.device));
     int64_t ram = r->room.ram, disk = r->room.disk, device = r->room.device;
     if (r->elsewhere)
         device = m->device_memory;
     else if (c->machine && m->device_memory > 0)
         device = min_i64(device, m->device_memory);
-    r->plans_device =
-        r->elsewhere ? device > 0 && strcmp(c->device, "cpu") != 0 : !r->device->api->unified;
+    r->plans_device = r->elsewhere ? device > 0 && strcmp(c->device, "cpu") != 0
+                                   : !r->session->device->api->unified;
     if (c->machine && m->ram > 0)
         ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);
     if (c->machine && m->disk > 0)

@@ -71,12 +71,12 @@ void run_set_kinds(struct run *r)
 
 static enum err read_kinds(struct run *r, const struct config *c)
 {
-    const struct shape *s = &r->opened.model.shape;
+    const struct shape *s = &r->model->shape;
     double share[SHAPE_LAYERS_MAX];
     TRY(budget_layers_read(c->kv_budget_layers, s->n_layers, share));
     if (kv_kinds_make(&r->kinds[0], s->layer_window, NULL, s->n_layers) != 0)
-        return fail(ERR_INPUT, "%s: layers with windows of more than %d lengths",
-                    r->opened.model.name, KV_KINDS_MAX - 1);
+        return fail(ERR_INPUT, "%s: layers with windows of more than %d lengths", r->model->name,
+                    KV_KINDS_MAX - 1);
     (void)kv_kinds_make(&r->kinds[1], s->layer_window, share, s->n_layers);
     run_set_kinds(r);
     return OK;
@@ -84,7 +84,7 @@ static enum err read_kinds(struct run *r, const struct config *c)
 
 enum err run_check_positions(const struct run *r, const struct evict *e)
 {
-    const struct shape *s = &r->opened.model.shape;
+    const struct shape *s = &r->model->shape;
     if (e->positions != EVICT_POSITIONS_SLOT)
         return OK;
     if (s->position != POSITION_ROPE)
@@ -111,8 +111,8 @@ enum err run_read_kv_format(enum kv_format *format, const struct config *c)
 /* --matmul. A choice by measurement would be another one on another day, and with it the answer. */
 static enum err read_matmul(struct run *r, const struct config *c, struct ops *ops)
 {
-    const struct device_api *api = r->device->api;
-    snprintf(r->matmul, sizeof r->matmul, "own");
+    const struct device_api *api = r->session->device->api;
+    snprintf(r->session->matmul, sizeof r->session->matmul, "own");
     if (c->matmul == MATMUL_OWN)
         return OK;
     if (!api->library)
@@ -123,16 +123,16 @@ static enum err read_matmul(struct run *r, const struct config *c, struct ops *o
         return fail(ERR_USAGE, "--matmul cublaslt: does not go with --compute %s (only with bf16)",
                     c->compute);
     ops->matmul = MATMUL_CUBLASLT;
-    return api->library->open(r->device, r->matmul, sizeof r->matmul);
+    return api->library->open(r->session->device, r->session->matmul, sizeof r->session->matmul);
 }
 
 /* The flags of the run that need nothing opened but the device. */
 static enum err read_compute(struct run *r, const struct config *c, struct compute_setup *compute)
 {
     TRY(compute_read(compute, c));
-    TRY(device_open(c->device, &r->device));
+    TRY(device_open(c->device, &r->session->device));
     int elsewhere = c->looks && c->machine; // another machine may have one
-    if (r->device->api->unified && !elsewhere && c->attn == ATTN_DEVICE)
+    if (r->session->device->api->unified && !elsewhere && c->attn == ATTN_DEVICE)
         return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
     TRY(read_matmul(r, c, &compute->ops));
     return run_read_kv_format(&r->kv_format, c);
@@ -142,49 +142,50 @@ static enum err read_compute(struct run *r, const struct config *c, struct compu
 static enum err what_computes(const struct run *r, char *buf, size_t cap)
 {
     struct device_info info;
-    if (r->device->api->unified) {
+    if (r->session->device->api->unified) {
         snprintf(buf, cap, "isa=%s", isa_name(r->ops.isa));
         return OK;
     }
-    TRY(r->device->api->info(r->device, &info));
+    TRY(r->session->device->api->info(r->session->device, &info));
     if (r->config->attn == ATTN_CPU)
-        snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=cpu\nisa=%s", info.model, r->matmul,
+        snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=cpu\nisa=%s", info.model, r->session->matmul,
                  isa_name(r->ops.isa));
     else
-        snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=device", info.model, r->matmul);
+        snprintf(buf, cap, "device=%s\nmatmul=%s\nattn=device", info.model, r->session->matmul);
     return OK;
 }
 
-static enum err write_fingerprint(struct run *r, const struct config *c)
+static enum err write_fingerprint(const struct run *r, const struct config *c)
 {
+    struct session *s = r->session;
     char computes[256];
     TRY(what_computes(r, computes, sizeof computes));
-    const struct model *m = &r->opened.model;
+    const struct model *m = r->model;
     const struct evict *e = &r->evict;
-    size_t cap = sizeof r->fingerprint;
+    size_t cap = sizeof s->fingerprint;
     int n =
-        snprintf(r->fingerprint, cap, "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
+        snprintf(s->fingerprint, cap, "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
                  (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute),
                  c->kv_policy, kv_format_name(r->kv_format));
     if (e->policy != EVICT_FULL)
-        snprintf(r->fingerprint + n, cap - (size_t)n,
+        snprintf(s->fingerprint + n, cap - (size_t)n,
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n%s",
                  frontier_share(e->budget, e->budget_is_fraction).text, recent_text(e).text,
                  e->sink == evict_rule_of(e->policy).sink ? -1 : e->sink,
                  e->scope == EVICT_SCOPE_LAYER ? "layer" : "head", e->simulate,
                  e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\n" : "");
-    n = (int)strlen(r->fingerprint);
+    n = (int)strlen(s->fingerprint);
     if (e->policy != EVICT_FULL && e->budget_of_prompt)
-        n += snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_of=prompt\n");
+        n += snprintf(s->fingerprint + n, cap - (size_t)n, "kv_budget_of=prompt\n");
     if (e->policy != EVICT_FULL && kv_kinds_uneven(&r->kinds[1]))
-        snprintf(r->fingerprint + n, cap - (size_t)n, "kv_budget_layers=%016llx\n",
+        snprintf(s->fingerprint + n, cap - (size_t)n, "kv_budget_layers=%016llx\n",
                  (unsigned long long)hash_bytes(&r->kinds[1], sizeof r->kinds[1], 0));
     return OK;
 }
 
 enum dtype run_weights(const struct run *r)
 {
-    return r->opened.model.layers[1].tensors[ROLE_UP].dtype;
+    return r->model->layers[1].tensors[ROLE_UP].dtype;
 }
 
 enum err run_prepare(struct run *r, const struct config *c)
@@ -193,31 +194,34 @@ enum err run_prepare(struct run *r, const struct config *c)
     r->config = c;
     r->room = (struct budget){-1, -1, -1};
     r->start_ns = clock_ns();
+    struct session *s = r->session = calloc(1, sizeof *s);
+    if (!s)
+        return fail(ERR_FIT, "no memory to open a model");
+    r->model = &s->opened.model;
     struct compute_setup compute;
     TRY(read_compute(r, c, &compute));
     TRY(run_read_evict(&r->evict, c));
-    TRY(opened_open(&r->opened, c));
+    TRY(opened_open(&s->opened, c));
     TRY(read_kinds(r, c));
     TRY(run_check_positions(r, &r->evict));
-    TRY(model_range_check(&r->opened.model, r->device, compute.ops.compute));
-    snprintf(r->offload_dir, sizeof r->offload_dir, "%s",
-             c->offload_dir ? c->offload_dir : r->opened.pack_path);
-    char *slash = strrchr(r->offload_dir, '/');
+    TRY(model_range_check(r->model, s->device, compute.ops.compute));
+    snprintf(s->offload_dir, sizeof s->offload_dir, "%s",
+             c->offload_dir ? c->offload_dir : s->opened.pack_path);
+    char *slash = strrchr(s->offload_dir, '/');
     if (!c->offload_dir)
-        snprintf(slash ? slash : r->offload_dir, 2,
-                 slash == r->offload_dir ? "/"
+        snprintf(slash ? slash : s->offload_dir, 2,
+                 slash == s->offload_dir ? "/"
                  : slash                 ? ""
                                          : ".");
-    TRY(compute_start(&compute, c, r->offload_dir));
-    r->info = compute.info;
+    TRY(compute_start(&compute, c, s->offload_dir));
+    s->info = compute.info;
     r->ops = compute.ops;
-    r->pool = compute.ops.pool;
-    r->io = compute.io;
+    s->pool = compute.ops.pool;
+    s->io = compute.io;
     r->machine.threads = compute.n_threads;
     TRY(write_fingerprint(r, c));
-    r->fingerprint_own = strlen(r->fingerprint);
     TRY(advise_flags(r));
-    if (r->opened.model.dummy)
+    if (r->model->dummy)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
     enum dtype weights = run_weights(r);
     if (r->ops.compute == COMPUTE_INT8 && weights != DTYPE_Q8 && weights != DTYPE_Q4)

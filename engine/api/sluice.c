@@ -220,8 +220,9 @@ static enum err parse(struct sluice *s, enum request_kind kind,
     for (int i = 0; i < n; i++) {
         struct row_error error = {0};
         const char *json = requests[i].json;
-        enum err err = request_parse(&parsed[*n_parsed], kind, json, (int64_t)strlen(json), i,
-                                     i + 1, &defaults, r->opened.tokenizer, r->opened.tmpl, &error);
+        enum err err =
+            request_parse(&parsed[*n_parsed], kind, json, (int64_t)strlen(json), i, i + 1,
+                          &defaults, r->session->opened.tokenizer, r->session->opened.tmpl, &error);
         if (err == OK) {
             ++*n_parsed;
             continue;
@@ -284,7 +285,7 @@ static enum err scored(void *ctx, const struct job_result *r)
 
 static enum err score(struct sluice *s, const int32_t *ids, int n, int n_prompt, float *logprobs)
 {
-    const struct shape *shape = &s->run.opened.model.shape;
+    const struct shape *shape = &s->run.model->shape;
     struct request q;
     if (n_prompt < 1 || n <= n_prompt || n > shape->context)
         return fail(ERR_USAGE, "need 1 <= n_prompt < n <= %d, the model's context", shape->context);
@@ -392,15 +393,18 @@ static enum err plan(struct sluice *s, const struct sluice_work *work, struct sl
     }
     if (err == OK && plan)
         *plan = (struct sluice_plan){
-            .rows_at_once = (int64_t)r->plan.batch * r->plan.batches,
-            .layers = r->plan.layers,
-            .layers_resident = r->plan.resident + r->plan.weights_ram + r->plan.embed_resident,
-            .device_bytes = r->bytes.device,
-            .ram_bytes = r->bytes.ram,
-            .disk_bytes = r->bytes.disk,
-            .seconds = r->time.job_s,
-            .tokens_per_s = r->time.job_s > 0 ? (double)r->work.output_tokens / r->time.job_s : 0,
-            .limited_by = r->time.bound};
+            .rows_at_once = (int64_t)r->decision.plan.batch * r->decision.plan.batches,
+            .layers = r->decision.plan.layers,
+            .layers_resident = r->decision.plan.resident + r->decision.plan.weights_ram +
+                               r->decision.plan.embed_resident,
+            .device_bytes = r->decision.bytes.device,
+            .ram_bytes = r->decision.bytes.ram,
+            .disk_bytes = r->decision.bytes.disk,
+            .seconds = r->decision.time.job_s,
+            .tokens_per_s = r->decision.time.job_s > 0
+                                ? (double)r->work.output_tokens / r->decision.time.job_s
+                                : 0,
+            .limited_by = r->decision.time.bound};
     r->elsewhere = 0;
     return end_job(s, err);
 }

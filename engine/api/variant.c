@@ -16,6 +16,12 @@ static const struct quality measured[] = {
     {"window", 234.9, ON_KV}, {"int8", 0.7, "SmolLM2-135M (q8)"},
 };
 
+/* A run that differs from another in what the variant changes. */
+struct what_if {
+    struct run run;     // its session is the other run's
+    struct model model; // the model in another weight format; run.model points here
+};
+
 struct variant variant_none(void)
 {
     return (struct variant){.weights = PACK_AUTO, .compute = N_COMPUTES, .kv_format = N_KV_FORMATS};
@@ -70,14 +76,15 @@ static void derive_rates(struct run *r, const struct model_rates *known,
 static double page_s(const struct run *r)
 {
     struct kv_layout kv;
-    const struct shape *s = &r->opened.model.shape;
+    const struct shape *s = &r->model->shape;
     double bytes_per_s = run_attend_rate(r);
     kv_layout_init(&kv, kv_page_format(r->kv_format), s->n_kv_heads, s->head_dim);
     return bytes_per_s > 0 ? (double)kv.page_bytes / bytes_per_s : 0;
 }
 
-static enum err change(struct run *r, const struct variant *v)
+static enum err change(struct what_if *w, const struct variant *v)
 {
+    struct run *r = &w->run;
     const double page = page_s(r);
     int other_rates = v->weights != PACK_AUTO || v->compute != N_COMPUTES;
     int to_int8 = v->compute == COMPUTE_INT8 && r->ops.compute != COMPUTE_INT8;
@@ -92,10 +99,8 @@ static enum err change(struct run *r, const struct variant *v)
     if (v->compute != N_COMPUTES)
         r->ops.compute = v->compute;
     if (v->weights != PACK_AUTO) {
-        struct model as;
-        TRY(pack_model_as(&r->opened.model, v->weights, &as));
-        r->opened.model = as;
-        r->weights_assumed = 1;
+        TRY(pack_model_as(r->model, v->weights, &w->model));
+        r->model = &w->model;
     }
     if (v->machine)
         r->machine = *v->machine;
@@ -109,32 +114,32 @@ static enum err change(struct run *r, const struct variant *v)
     return OK;
 }
 
-/* A run that plans as r does and shares what r has open: model, threads, device. */
-static struct run *decide_anew(const struct run *r)
+/* A run that decides as r does and borrows r's session. NULL: no memory. */
+static struct what_if *decide_anew(const struct run *r)
 {
-    struct run *w = malloc(sizeof *w);
+    struct what_if *w = malloc(sizeof *w);
     if (!w)
         return NULL;
     CHECK(!r->engine_opened);
-    *w = *r;
-    w->costs.pace = r->costs.pace ? &w->pace : NULL;
-    w->weights = NULL;
-    w->search = NULL;
-    w->search_bytes = 0;
-    w->ranking = NULL;
-    w->plan_told = PLAN_BY_COMMAND;
-    w->keep_rows = 1;
+    w->run = *r;
+    w->run.costs.pace = r->costs.pace ? &w->run.pace : NULL;
+    w->run.weights = NULL;
+    w->run.search = NULL;
+    w->run.search_bytes = 0;
+    w->run.ranking = NULL;
+    w->run.plan_told = PLAN_BY_COMMAND;
+    w->run.keep_rows = 1;
     return w;
 }
 
-/* Takes down what the variant had of its own. */
-static enum err drop(struct run *w, const struct run *r)
+/* Takes down what is the variant's alone. */
+static enum err drop(struct what_if *w, const struct run *r)
 {
-    enum err closed = w->job != r->job ? job_close(w->job) : OK;
-    if (w->opened.model.layers != r->opened.model.layers)
-        free(w->opened.model.layers);
-    free(w->weights);
-    free(w->search);
+    enum err closed = w->run.job != r->job ? job_close(w->run.job) : OK;
+    if (w->run.model == &w->model)
+        free(w->model.layers);
+    free(w->run.weights);
+    free(w->run.search);
     free(w);
     return closed;
 }
@@ -143,21 +148,21 @@ enum err variant_plan(const struct run *r, const struct variant *v, struct varia
 {
     const enum log_level level = log_level_max;
     struct config with = *r->config;
-    struct run *w = decide_anew(r);
+    struct what_if *w = decide_anew(r);
     if (!w)
         return fail(ERR_FIT, "no memory for the plan of a variant");
     if (v->attn != ATTN_AUTO)
         with.attn = v->attn;
-    w->config = &with;
+    w->run.config = &with;
     log_level_max = LOG_ERROR;
     enum err err = change(w, v);
     if (err == OK)
-        err = run_choose(w);
+        err = run_choose(&w->run);
     if (err == OK)
-        *out = (struct variant_plan){.plan = w->plan,
-                                     .bytes = w->bytes,
-                                     .time = w->time,
-                                     .output_tokens = w->work.output_tokens};
+        *out = (struct variant_plan){.plan = w->run.decision.plan,
+                                     .bytes = w->run.decision.bytes,
+                                     .time = w->run.decision.time,
+                                     .output_tokens = w->run.work.output_tokens};
     log_level_max = level;
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());
@@ -206,7 +211,7 @@ static struct quality from_frontier(const struct run *r, const char *what, const
     evict.kinds = &r->kinds[e->policy != EVICT_FULL];
     frontier_kv(&evict, like.kv);
     snprintf(like.format, sizeof like.format, "%s", kv_format_name(format));
-    if (frontier_path(r->opened.model.fingerprint, path, sizeof path) != OK ||
+    if (frontier_path(r->model->fingerprint, path, sizeof path) != OK ||
         !frontier_find(path, &like, &row))
         return q;
     q.more = fmax(row.more, 0);

@@ -153,8 +153,9 @@ static enum err gen_request(struct run *r, const char *text, int64_t n_bytes,
     struct request_defaults defaults;
     struct row_error error = {0};
     rows_defaults(r, &defaults);
-    enum err err = request_parse(request, REQUEST_GENERATE, line, (int64_t)strlen(line), 0, 1,
-                                 &defaults, r->opened.tokenizer, r->opened.tmpl, &error);
+    enum err err =
+        request_parse(request, REQUEST_GENERATE, line, (int64_t)strlen(line), 0, 1, &defaults,
+                      r->session->opened.tokenizer, r->session->opened.tmpl, &error);
     free(line);
     return err == ERR_ROW ? fail(ERR_INPUT, "prompt: %s: %s", error.code, error.message) : err;
 }
@@ -173,7 +174,7 @@ static enum err gen(struct run *r)
     }
     enum err err = OK;
     struct request request = {0};
-    if (!r->opened.tokenizer)
+    if (!r->session->opened.tokenizer)
         err = fail(ERR_INPUT, "%s: has no tokenizer (use run with prompt_token_ids)", c->model);
     if (err == OK)
         err = gen_request(r, text, n, &request);
@@ -226,9 +227,9 @@ enum err command_text_ids(const struct run *r, int32_t **ids, int64_t *n)
     const struct config *c = r->config;
     char *text;
     int64_t n_bytes;
-    if (!r->opened.tokenizer)
+    if (!r->session->opened.tokenizer)
         return fail(ERR_INPUT, "%s: has no tokenizer", c->model);
-    const int context = r->opened.model.shape.context;
+    const int context = r->model->shape.context;
     if (c->prefix > context)
         return fail(ERR_USAGE, "--prefix: the model's context is %d tokens", context);
     if (c->window > evict_tokens_max(&r->evict, context))
@@ -238,7 +239,7 @@ enum err command_text_ids(const struct run *r, int32_t **ids, int64_t *n)
             "a --kv-policy and a --kv-budget within it)",
             context);
     TRY(read_all(c->text, TEXT_BYTES_MAX, &text, &n_bytes));
-    enum err err = tokenizer_encode_all(r->opened.tokenizer, text, n_bytes, 0, ids, n);
+    enum err err = tokenizer_encode_all(r->session->opened.tokenizer, text, n_bytes, 0, ids, n);
     free(text);
     if (err == ERR_ROW)
         return fail(ERR_INPUT, "%s: %s", c->text, err_text());
@@ -292,7 +293,7 @@ static enum err score_text(struct run *r)
     char *kv_text = json_dumps(kv, JSON_COMPACT | JSON_REAL_PRECISION(9));
     printf("{\"ppl\":%.6g,\"nll\":%.9g,\"tokens\":%lld,\"windows\":%lld,\"kv\":%s%s}\n", exp(nll),
            nll, (long long)p.tokens, (long long)p.windows, kv_text ? kv_text : "null",
-           r->opened.model.dummy ? ",\"dummy_weights\":true" : "");
+           r->model->dummy ? ",\"dummy_weights\":true" : "");
     free(kv_text);
     json_decref(kv);
     return OK;

@@ -13,7 +13,7 @@ static void print_bytes(const struct run *r, const char *what, int64_t device, i
                         int64_t disk)
 {
     printf("  %-10s", what);
-    if (r->plan.device)
+    if (r->decision.plan.device)
         printf(" %10.1f", (double)device / 1048576.0);
     printf(" %10.1f %10.1f\n", (double)ram / 1048576.0, (double)disk / 1048576.0);
 }
@@ -23,7 +23,7 @@ static void print_accounts(const struct run *r, const char *what, const enum pla
     int64_t on[N_TIERS] = {0};
     for (; *accounts != N_PLAN_ACCOUNTS; accounts++)
         for (int tier = 0; tier < N_TIERS; tier++)
-            on[tier] += r->bytes.by[*accounts][tier];
+            on[tier] += r->decision.bytes.by[*accounts][tier];
     print_bytes(r, what, on[TIER_DEVICE], on[TIER_RAM], on[TIER_NVME]);
 }
 
@@ -40,10 +40,12 @@ static void print_tiers(const struct run *r)
         {"hidden", {PLAN_BYTES_hidden, PLAN_BYTES_hidden_frames, N_PLAN_ACCOUNTS}},
         {"work", {PLAN_BYTES_workspace, PLAN_BYTES_head, N_PLAN_ACCOUNTS}},
         {"text, io", {PLAN_BYTES_text, PLAN_BYTES_io, N_PLAN_ACCOUNTS}}};
-    printf("  %-10s%s %10s %10s  MiB\n", "", r->plan.device ? "     device" : "", "RAM", "disk");
+    printf("  %-10s%s %10s %10s  MiB\n", "", r->decision.plan.device ? "     device" : "", "RAM",
+           "disk");
     for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++)
         print_accounts(r, rows[i].what, rows[i].accounts);
-    print_bytes(r, "total", r->bytes.device, r->bytes.ram, r->bytes.disk);
+    print_bytes(r, "total", r->decision.bytes.device, r->decision.bytes.ram,
+                r->decision.bytes.disk);
     if (r->budget.ram >= 0)
         print_bytes(r, "budget", r->budget.device, r->budget.ram, r->budget.disk);
 }
@@ -53,7 +55,7 @@ static void print_lanes(const struct run *r)
     const double gib = 1 << 30;
     char s[WORDS_BYTES];
     printf("pass     %s s for one token of every row, limited by %s\n",
-           words_digits(r->time.pass_s, s), words_resource(r->time.bound));
+           words_digits(r->decision.time.pass_s, s), words_resource(r->decision.time.bound));
     printf("  %-22s %9s %9s %12s\n", "", "busy s", "of pass", "GiB of job");
     for (enum lane lane = 0; lane < N_WORK_LANES; lane++) {
         double busy_s = report_lane_predicted(r, lane);
@@ -160,9 +162,9 @@ static void print_explained(const struct explain *e, const struct run *r)
  * what explains it. */
 static void print_plan(const struct run *r, const struct explain *e)
 {
-    const struct plan *p = &r->plan;
-    const struct plan_time *t = &r->time;
-    const struct model *m = &r->opened.model;
+    const struct plan *p = &r->decision.plan;
+    const struct plan_time *t = &r->decision.time;
+    const struct model *m = r->model;
     char freeze[512], layers[160], kv[160], job[WORDS_BYTES], about[WORDS_BYTES];
     plan_freeze(r, freeze, sizeof freeze);
     plan_layers_text(r, layers, sizeof layers);

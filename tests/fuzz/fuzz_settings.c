@@ -41,7 +41,8 @@ const struct fuzz_target fuzz_machine = {.name = "machine", .one = machine_one};
 static void plan_one(const uint8_t *data, size_t n)
 {
     static const struct config c = {.plan = FUZZ_DIR "/p"};
-    static const struct run r = {.config = &c, .opened.model.shape.n_layers = 4};
+    static const struct model model = {.shape.n_layers = 4};
+    static const struct run r = {.config = &c, .model = &model};
     struct plan_wish wish = {.batch = -1};
     fuzz_file("p", data, n);
     if (plan_file_read(&r, &wish) == OK)
