@@ -16,7 +16,7 @@ enum err ram_take(int64_t n_bytes, void **p)
     if (front > 0)
         munmap(base, (size_t)front);
     munmap(base + front + n_bytes, (size_t)(HUGE_PAGE - front));
-    if (n_bytes >= 2 * HUGE_PAGE) // smaller pieces would only waste them
+    if (n_bytes >= 2 * HUGE_PAGE) // below that huge pages only waste memory
         madvise(base + front, (size_t)n_bytes, MADV_HUGEPAGE);
     *p = base + front;
     return OK;
@@ -48,7 +48,7 @@ struct populate {
     int64_t n_bytes;
 };
 
-/* Whole huge pages for each thread, so that no two clear the same one. */
+/* Each thread gets whole huge pages, so that no two threads clear the same page. */
 static void populate_task(void *ctx, int thread, int n_threads)
 {
     const struct populate *p = ctx;

@@ -1,19 +1,19 @@
-/* kernels/base/arena.h - measure, then carve: the same layout code first sizes (base NULL), then
- * places.
+/* kernels/base/arena.h - measure, then carve. One layout function runs twice: with base NULL it
+ * counts bytes, over the mapping it returns pointers.
  *
- * Owns: one mapping per arena that was opened. Refuses: freeing single pieces, growing.
- * Use: arena_init(&a); lay_out(&a) -> a.used; arena_open(&a, bytes); lay_out(&a) again -> pointers.
- */
+ * Owns: the mapping of each opened arena. Refuses: freeing parts, growing.
+ * Use: arena_init(&a); lay_out(&a) -> a.used; arena_open(&a, bytes); lay_out(&a) again ->
+ * pointers. */
 #ifndef KERNELS_BASE_ARENA_H
 #define KERNELS_BASE_ARENA_H
 
 #include "kernels/base/base.h"
 #include "kernels/base/pool.h"
 
-/* Takes zeroed RAM that is aligned to a huge page, so that all but its end can be huge pages.
- * ERR_FIT when the system refuses. */
+/* Maps n_bytes of zeroed RAM at a 2 MiB boundary, so that huge pages can back all but the tail.
+ * ERR_FIT: the system refuses. */
 enum err ram_take(int64_t n_bytes, void **p);
-/* Gives it back. Accepts NULL. */
+/* Unmaps; accepts NULL. */
 void ram_give(void *p, int64_t n_bytes);
 
 struct arena {
@@ -22,18 +22,17 @@ struct arena {
     int64_t capacity; // bytes at base; 0 while measuring
 };
 
-/* A measuring arena: arena_take returns NULL and counts. */
+/* Starts measuring: arena_take() counts and returns NULL. */
 void arena_init(struct arena *a);
-/* Takes `bytes` of zeroed RAM (aligned to a huge page). ERR_FIT when the system refuses. */
+/* Maps `bytes`, as ram_take(). */
 enum err arena_open(struct arena *a, int64_t bytes);
-/* Asks the system for memory at once, in huge pages, on every thread: clearing gigabytes page by
- * page, as they are first touched, is several times slower. Where the kernel cannot (before 5.14)
- * nothing happens. base: aligned to a huge page. pool NULL: the caller's thread. */
+/* Faults in the whole range now, in huge pages, on every thread of the pool (NULL: the caller's):
+ * clearing gigabytes page by page at first touch is several times slower. Does nothing before Linux
+ * 5.14. base is aligned to 2 MiB. */
 void arena_populate(void *base, int64_t n_bytes, struct pool *pool);
-/* Carves `bytes` aligned to `align` (power of two). NULL while measuring; overflow is a bug
- * (CHECK). */
+/* Carves `bytes` aligned to `align` (a power of two). NULL while measuring; CHECKs the capacity. */
 void *arena_take(struct arena *a, int64_t bytes, int64_t align);
-/* Gives back what it owns; accepts a never-opened arena. */
+/* Unmaps; accepts an arena that was never opened. */
 void arena_close(struct arena *a);
 
 #define ARENA_ARRAY(a, type, n) ((type *)arena_take(a, (int64_t)sizeof(type) * (n), 64))

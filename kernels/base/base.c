@@ -1,5 +1,4 @@
-/* kernels/base/base.c - see base.h. Owns the thread-local error sentence, the log's clock, CRC32C.
- */
+/* kernels/base/base.c - see base.h. */
 #include "kernels/base/base.h"
 
 #include <isa-l/crc.h>
@@ -12,12 +11,12 @@ static _Thread_local char err_buf[1024];
 
 enum err fail(enum err e, const char *fmt, ...)
 {
-    char text[sizeof err_buf]; // apart from err_buf: the arguments may quote the last sentence
+    char text[sizeof err_buf]; // not err_buf itself: the arguments may quote the previous message
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    for (char *c = text; *c; c++) // one line, whatever a hostile file put into a name
+    for (char *c = text; *c; c++) // file names may contain control characters: keep one line
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             *c = '?';
     memcpy(err_buf, text, sizeof err_buf);
@@ -85,7 +84,7 @@ uint32_t crc32c(uint32_t crc, const void *data, int64_t n_bytes)
 {
     const uint8_t *p = data;
     crc = ~crc;
-    while (n_bytes > 0) { // the library counts in int
+    while (n_bytes > 0) { // the library's length is an int
         int n = (int)min_i64(n_bytes, 1 << 30);
         crc = crc32_iscsi((unsigned char *)(uintptr_t)p, n, crc);
         p += n;

@@ -1,8 +1,8 @@
 /* kernels/base/base.h - errors, checks, the log, the clock, checksums and hashes.
  *
- * Owns: the thread-local error sentence and the log. Refuses: everything else.
- * Two kinds of trouble: bugs stop the process (CHECK); operating errors are values (enum err) whose
- * sentence is written where the trouble happened and travels in a thread-local buffer. */
+ * Owns: the error message of each thread, and the log. Refuses: everything else.
+ * A bug stops the process (CHECK). An operating error is a value (enum err); its message is written
+ * where the error happens and kept in a thread-local buffer. */
 #ifndef KERNELS_BASE_BASE_H
 #define KERNELS_BASE_BASE_H
 
@@ -17,28 +17,28 @@
 extern "C" {
 #endif
 
-/* Values below 100 are the exit codes of the process (see the README's table). */
+/* Values below 100 are the exit codes of the process (table in the README). */
 enum err {
     OK = 0,
-    ERR_INTERNAL = 1, // a bug that could be reported instead of aborting
+    ERR_INTERNAL = 1, // a bug that can be reported instead of aborting
     ERR_USAGE = 2,    // bad flag or value
     ERR_ROWS = 3,     // finished, some rows failed
-    ERR_FIT = 4,      // does not fit the budgets; memory could not be had
+    ERR_FIT = 4,      // does not fit the budgets, or the system refused memory
     ERR_INPUT = 5,    // bad model or input file
     ERR_DEVICE = 6,   // device missing or lost
     ERR_CORRUPT = 7,  // stored bytes are corrupt
     ERR_JOB = 8,      // job does not match, or is locked
     ERR_IO = 9,       // disk error or full; the job can be resumed
     ERR_STOPPED = 75, // interrupted; the job can be resumed
-    ERR_BUSY = 100,   // no room now: come back later (never reaches the user)
-    ERR_ROW = 101,    // this row is bad, the job goes on (becomes an error row)
+    ERR_BUSY = 100,   // no room now, retry later (never reaches the user)
+    ERR_ROW = 101,    // this row is bad, the job goes on (written as an error row)
 };
 
-/* Records one sentence "FILE: WHERE: WHAT (hint)" for this thread and returns `e`. */
+/* Records the message "FILE: WHERE: WHAT (hint)" of this thread and returns `e`. */
 enum err fail(enum err e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* ERR_USAGE, "--FLAG: invalid value 'VALUE' (expected a, b or c)"; choices is "a|b|c". */
 enum err fail_choice(const char *flag, const char *value, const char *choices);
-/* The sentence of the last fail() of this thread; "" when there was none. Valid until the next. */
+/* The message of this thread's last fail(), or "". Valid until the next fail(). */
 const char *err_text(void);
 
 #define TRY(expr)                                                                                  \
@@ -51,21 +51,22 @@ const char *err_text(void);
 void check_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
 #define CHECK(cond) ((cond) ? (void)0 : check_failed(#cond, __FILE__, __LINE__))
 
-/* stderr, one line per event: "12.034s info where: text". Levels by event rate: info once a run. */
+/* Writes one line per event to stderr: "12.034s info where: text". LOG_INFO: a few lines per
+ * run. */
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
-/* The least important level that is written, of the calling thread; threads that it starts inherit
- * it (kernels/base/thread.h), so that two runs in one process may differ. */
+/* The lowest priority that the calling thread writes. New threads inherit the level of the thread
+ * that starts them (kernels/base/thread.h), so that two runs in one process may differ. */
 extern __thread enum log_level log_level_max;
-void log_begin(void);                // the log's clock starts here, else with the first line
+void log_begin(void); // starts the log's clock; otherwise the first line does
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 int64_t clock_ns(void); // CLOCK_MONOTONIC
 
-/* CRC32C (Castagnoli; ISA-L's, which folds with carry-less multiplication where the CPU has it: 24
- * GB/s a core beside the cache). Start with crc = 0; chain by passing the last. */
+/* CRC32C (Castagnoli), computed by ISA-L: 24 GB/s per core on cached data where the CPU has
+ * carry-less multiplication. Start with crc = 0; pass the previous result to chain. */
 uint32_t crc32c(uint32_t crc, const void *data, int64_t n_bytes);
 
-/* 64-bit mix of a value (SplitMix64 finaliser): hashing of small keys and counter-based numbers. */
+/* SplitMix64 finaliser: hashes small keys, makes counter-based random numbers. */
 static inline uint64_t mix64(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15ull;
@@ -74,7 +75,7 @@ static inline uint64_t mix64(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* FNV-1a over bytes, then mixed: hash tables and fingerprints, not security. */
+/* FNV-1a with a final mix, for hash tables and fingerprints; not for security. */
 uint64_t hash_bytes(const void *data, int64_t n_bytes, uint64_t seed);
 
 #ifdef __cplusplus

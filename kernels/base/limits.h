@@ -1,16 +1,16 @@
-/* kernels/base/limits.h - sizes and places that more than one room goes by. */
+/* kernels/base/limits.h - constants, tiers and lanes that several folders share. */
 #ifndef KERNELS_BASE_LIMITS_H
 #define KERNELS_BASE_LIMITS_H
 
-#define PAGE_SLOTS  32   // kept tokens of a KV page
-#define BLOCK_BYTES 4096 // direct I/O starts and ends on multiples: frames, pages, extents of files
-#define PIECE_BYTES (1 << 20) // what transfers are cut into; a piece of weights has one CRC
-#define IO_DEPTH    8         // pieces that the mover keeps in flight
+#define PAGE_SLOTS  32        // tokens per KV page
+#define BLOCK_BYTES 4096      // direct I/O alignment: of frames, pages and file extents
+#define PIECE_BYTES (1 << 20) // unit of transfer; weights have one CRC per piece
+#define IO_DEPTH    8         // pieces in flight per mover
 
-/* Where bytes can be. */
+/* Where bytes are stored. */
 enum tier_kind { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
 
-/* Resources that take time. A stall is time in which none of them works for the step. */
+/* Resources that take time. LANE_STALL counts time in which no lane works for the step. */
 enum lane {
     LANE_NVME_READ,
     LANE_NVME_WRITE,

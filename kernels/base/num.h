@@ -1,4 +1,4 @@
-/* kernels/base/num.h - arithmetic of sizes and seconds, for every room. */
+/* kernels/base/num.h - integer and floating-point helpers for sizes and seconds. */
 #ifndef KERNELS_BASE_NUM_H
 #define KERNELS_BASE_NUM_H
 
@@ -9,7 +9,6 @@ static inline int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* a, rounded up to a multiple of b. */
 static inline int64_t round_up(int64_t a, int64_t b)
 {
     return ceil_div(a, b) * b;

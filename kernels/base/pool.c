@@ -1,11 +1,11 @@
 /* kernels/base/pool.c - see pool.h.
  *
  * Owns: the worker threads and the hand-over of one task at a time. Refuses: queues, nesting.
- * Note: ops follow each other closely within a step, so a thread that waits spins
- * for some tens of microseconds before it sleeps, and while all spin nobody takes the lock. Who
- * goes to sleep says so before it looks a last time, and who wakes looks for sleepers after it has
- * changed what they wait for; both in the one order of sequentially consistent atomics, so one of
- * the two always sees the other. */
+ * Ops follow each other closely within a step, so a waiting thread spins for some tens of
+ * microseconds before it sleeps; while all threads spin, the mutex is unused. A thread that goes to
+ * sleep first announces it (n_sleeping, caller_sleeps), then checks once more. A thread that wakes
+ * others first changes the state, then checks for sleepers. All these atomics are sequentially
+ * consistent, so at least one of the two sees the other. */
 #include "kernels/base/pool.h"
 #include "kernels/base/arena.h"
 #include "kernels/base/thread.h"
@@ -15,11 +15,11 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define SPIN_NS     50000 // of a worker between ops
-#define FINISH_NS   20000 // of the caller at the end of one: parts are equal, more means no CPU
-#define START_NS    3000  // and while a worker has not even woken up: it may need this CPU
-#define SPIN_CHECKS 64    // between looks at the clock
-#define LINE        64    // bytes that one core writes while another reads them
+#define SPIN_NS     50000 // a worker's wait for the next op
+#define FINISH_NS   20000 // the caller's wait at the end of an op; longer means a missing CPU
+#define START_NS    3000  // the same while a worker still sleeps: it may need this CPU
+#define SPIN_CHECKS 64    // polls between two reads of the clock
+#define LINE        64    // cache line size: keeps data of different cores apart
 
 struct worker {
     struct pool *pool; // borrowed
@@ -27,22 +27,22 @@ struct worker {
 };
 
 struct pool {
-    struct arena arena; // owned: the pool itself lies in it
+    struct arena arena; // owned; holds the pool itself
     int n_threads;
     int n_started;
-    int may_spin; // 0 where threads are more than CPUs: they would keep each other from work
-    pool_fn fn;   // written between rounds, when no worker looks
+    int may_spin; // 0: more threads than CPUs, a spinning thread would hold up a working one
+    pool_fn fn;   // written between rounds, while no worker reads it
     void *ctx;
     _Atomic int stop;
-    _Alignas(LINE) _Atomic uint64_t round; // a new one starts the workers
+    _Alignas(LINE) _Atomic uint64_t round; // a new number starts the workers
     _Alignas(LINE) _Atomic int n_running;  // workers that have not finished this round
-    _Alignas(LINE) _Atomic int n_sleeping; // workers that may wait for `work`
-    _Atomic int caller_sleeps;             // for `done`
-    pthread_mutex_t lock;                  // for sleeping only
+    _Alignas(LINE) _Atomic int n_sleeping; // workers that may be waiting for `work`
+    _Atomic int caller_sleeps;             // waiting for `done`
+    pthread_mutex_t lock;                  // only to sleep and wake
     pthread_cond_t work;                   // a new round
     pthread_cond_t done;                   // n_running fell to 0
     int caller_bound;
-    cpu_set_t caller_cpus;  // the caller's own set, put back by pool_close
+    cpu_set_t caller_cpus;  // affinity that pool_close() restores
     pthread_t *threads;     // [n_threads - 1]
     struct worker *workers; // [n_threads - 1]
 };
@@ -54,7 +54,7 @@ static void spin_pause(void)
 #endif
 }
 
-/* Has the worker nothing to do: no round after the one that it has seen? */
+/* No round newer than `seen` has started. */
 static int idle(struct pool *p, uint64_t seen)
 {
     return atomic_load(&p->round) == seen;
@@ -66,7 +66,7 @@ static int running(struct pool *p, uint64_t unused)
     return atomic_load(&p->n_running) != 0;
 }
 
-/* Waits for `busy` to end, that long at most. */
+/* Polls until `busy` is false, for at most `ns`. */
 static void spin(struct pool *p, int (*busy)(struct pool *p, uint64_t seen), uint64_t seen,
                  int64_t ns)
 {
@@ -94,7 +94,7 @@ static uint64_t next_round(struct pool *p, uint64_t seen)
         atomic_fetch_sub(&p->n_sleeping, 1);
         pthread_mutex_unlock(&p->lock);
     }
-    return seen + 1; // the next one starts after all have finished this one
+    return seen + 1; // the next round starts only after all workers have finished this one
 }
 
 static void *worker_main(void *arg)
@@ -217,7 +217,7 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx)
         fn(ctx, 0, 1);
         return;
     }
-    CHECK(atomic_load(&pool->n_running) == 0); // pool_run from inside a task
+    CHECK(atomic_load(&pool->n_running) == 0); // a task must not call pool_run
     pool->fn = fn;
     pool->ctx = ctx;
     atomic_store(&pool->n_running, pool->n_threads - 1);
@@ -251,6 +251,6 @@ void pool_close(struct pool *pool)
     pthread_cond_destroy(&pool->done);
     pthread_cond_destroy(&pool->work);
     pthread_mutex_destroy(&pool->lock);
-    struct arena a = pool->arena; // its memory holds the pool
+    struct arena a = pool->arena; // copied: closing the arena frees the pool
     arena_close(&a);
 }

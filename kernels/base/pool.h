@@ -1,8 +1,7 @@
 /* kernels/base/pool.h - the compute threads: one parallel-for with a static split.
  *
- * Owns: n_threads - 1 threads (the caller is the last). Refuses: anything dynamic: which thread
- * does a task must never show in the result, and static splits make it cheap to see that it does
- * not. */
+ * Owns: n_threads - 1 threads; the caller is the last. Refuses: dynamic scheduling. A result must
+ * not depend on the thread that computes it, and with static splits that is easy to verify. */
 #ifndef KERNELS_BASE_POOL_H
 #define KERNELS_BASE_POOL_H
 
@@ -14,19 +13,18 @@ extern "C" {
 
 struct pool; // opaque: hides pthread
 
-/* Task function: called once per thread with thread in [0, n_threads). */
+/* Called once per thread, with thread in [0, n_threads). */
 typedef void (*pool_fn)(void *ctx, int thread, int n_threads);
 
-/* Starts the threads; cpus[n_threads] binds thread i to that CPU, NULL leaves them free.
- * ERR_FIT when a thread cannot be started (the message names the limit). */
+/* Starts the threads. cpus[n_threads] binds thread i to CPU cpus[i]; NULL: no binding. ERR_FIT: a
+ * thread cannot be started (the message names the limit). */
 enum err pool_open(struct pool **pool, int n_threads, const int *cpus);
-int pool_threads(const struct pool *pool); // 1 for NULL: everything runs on the caller
-/* Runs fn on every thread and returns when all are done. NULL pool: fn(ctx, 0, 1). */
+int pool_threads(const struct pool *pool); // 1 for NULL
+/* Runs fn on every thread and returns when all are done. NULL pool: calls fn(ctx, 0, 1). */
 void pool_run(struct pool *pool, pool_fn fn, void *ctx);
 void pool_close(struct pool *pool); // accepts NULL
 
-/* The part [*first, *last) of n items that belongs to thread i: contiguous, sizes differ by <= 1.
- */
+/* Thread `thread`'s contiguous share [*first, *last) of n items; shares differ by at most 1. */
 static inline void pool_split(int64_t n, int thread, int n_threads, int64_t *first, int64_t *last)
 {
     *first = n * thread / n_threads;

@@ -1,7 +1,7 @@
 /* kernels/base/thread.c - see thread.h.
  *
- * Note: pthread's own default is the limit of the process, so that `ulimit -s 64`
- * would give every thread 64 KiB, less than a path or two. */
+ * By default pthread takes the stack size from `ulimit -s`: 64 KiB is less than two path
+ * buffers. */
 #include "kernels/base/thread.h"
 
 #include <errno.h>
@@ -11,15 +11,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SLICE_NS 100000 // the least that the kernel takes
+#define SLICE_NS 100000 // the minimum that Linux accepts
 
-/* struct sched_attr of sched(7), version 0: C libraries have none, or one of another size. */
+/* struct sched_attr of sched(7), version 0. Some C libraries lack it or have another size. */
 struct scheduling {
     uint32_t size, policy;
     uint64_t flags;
     int32_t nice;
     uint32_t priority;
-    uint64_t runtime_ns, deadline_ns, period_ns; // under SCHED_OTHER the first is the slice
+    uint64_t runtime_ns, deadline_ns, period_ns; // runtime_ns is the slice under SCHED_OTHER
 };
 
 struct start {

@@ -1,7 +1,7 @@
-/* kernels/base/thread.h - starting a thread whose stack does not depend on `ulimit -s`.
+/* kernels/base/thread.h - starts threads whose stack size does not depend on `ulimit -s`.
  *
- * Owns: the size of that stack, and the time slices of threads. Refuses: joining, binding and
- * everything else of pthread. */
+ * Owns: the stack size and the time slices of threads. Refuses: joining, binding and the rest of
+ * pthread. */
 #ifndef KERNELS_BASE_THREAD_H
 #define KERNELS_BASE_THREAD_H
 
@@ -13,18 +13,18 @@
 extern "C" {
 #endif
 
-#define THREAD_STACK_BYTES (8 << 20) // address space; only what is touched is taken
+#define THREAD_STACK_BYTES (8 << 20) // address space; only touched pages use memory
 
-/* Runs fn(arg) on a new thread, to be joined. 0, or an errno: EAGAIN where no more threads may be
- * had (ulimit -u, pids.max of the cgroup). */
+/* Runs fn(arg) on a new joinable thread. Returns 0 or an errno: EAGAIN at a limit on threads
+ * (ulimit -u, pids.max of the cgroup). */
 int thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
-/* The same of one that nothing goes on without: "WHO: cannot start its WHAT: ...". ERR_FIT. */
+/* The same for a thread that is required. ERR_FIT: "WHO: cannot start its WHAT: ...". */
 enum err thread_need(pthread_t *thread, void *(*fn)(void *), void *arg, const char *who,
                      const char *what);
 
-/* Of the calling thread, which works in bursts that others wait for: where all cores are busy it
- * runs soon after it wakes (a time slice of 0.1 ms; Linux 6.12 and later, no privilege needed).
- * Where that cannot be had nothing changes. */
+/* Gives the calling thread a time slice of 0.1 ms, so that it runs soon after it wakes even if all
+ * cores are busy: for threads that work in short bursts while others wait. Linux 6.12 and later,
+ * without privilege; elsewhere it does nothing. */
 void thread_short_slice(void);
 
 #ifdef __cplusplus

@@ -48,7 +48,7 @@ void trace_add(struct trace *t, enum lane lane, struct trace_event event)
     trace_note(t, lane, event);
 }
 
-/* "pass" and the rest of what is known of the event; what is not, is not there. */
+/* Writes the fields that are known (not negative). */
 static void write_args(const struct trace_event *e, FILE *f)
 {
     const struct {

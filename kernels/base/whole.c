@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TEMP_NAMES 100 // left by killed processes with this pid
+#define TEMP_NAMES 100 // tried in turn: killed processes with this pid may have left some
 
 void standing_look(struct standing *s, const char *path)
 {
@@ -18,8 +18,8 @@ void standing_look(struct standing *s, const char *path)
         *s = (struct standing){1, S_ISREG(st.st_mode), st.st_dev, st.st_ino};
 }
 
-/* File systems without RENAME_NOREPLACE have link(2), which does not replace either; where both are
- * missing, the look just before has to do. */
+/* Falls back to link(2), which does not replace a file either. Without both, only the check just
+ * before the rename protects `path`. */
 static int rename_new(const char *temp, const char *path)
 {
     if (renameat2(AT_FDCWD, temp, AT_FDCWD, path, RENAME_NOREPLACE) == 0)
@@ -54,8 +54,9 @@ enum err standing_replace(const struct standing *was, const char *temp, const ch
     return fail(ERR_IO, "%.512s: rename: %s", path, strerror(errno));
 }
 
-/* A file without a name in the folder of `path`: a process that is killed leaves nothing behind.
- * -1: this file system has no such files, or /proc, by which one gets its name, is missing. */
+/* Opens a file without a name in the folder of `path`, so that a killed process leaves nothing
+ * behind. -1: the file system has no such files, or /proc, which is needed to name one, is
+ * missing. */
 static int open_unnamed(const char *path)
 {
     char folder[WHOLE_PATH_BYTES];
