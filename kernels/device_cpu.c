@@ -1,8 +1,7 @@
 /* kernels/device_cpu.c - the CPU as a device: see device.h.
  *
- * Owns: mappings of RAM. Note: its streams have no queue. A command runs
- * on the caller and its pool before the call returns, so events have always happened and the order
- * that other devices must be told is there by itself. */
+ * Owns: mappings of RAM. Streams have no queue: a command runs on the caller and its pool before
+ * the call returns, so every event has already happened and waits do nothing. */
 #include "kernels/device.h"
 
 #include "kernels/base/arena.h"
@@ -10,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Panels are decoded beside the cache. */
+/* Matmuls decode panels themselves, in cache. */
 static struct weight_form cpu_reads(struct device *d, enum compute compute, enum dtype stored)
 {
     (void)d, (void)compute;
@@ -26,7 +25,7 @@ static enum err cpu_info(struct device *d, struct device_info *info)
 
 static void cpu_close(struct device *d)
 {
-    (void)d; // there is one, always
+    (void)d; // the CPU device is static
 }
 
 static enum err cpu_alloc(struct device *d, int64_t n_bytes, void **p)
@@ -115,7 +114,7 @@ static enum err cpu_event_wait(struct stream *s, struct event *e)
     return OK;
 }
 
-/* Records are none: whoever times the CPU has the clock. */
+/* Events record no time: callers time the CPU with the clock. */
 static int64_t cpu_between_ns(struct event *from, struct event *to)
 {
     (void)from, (void)to;

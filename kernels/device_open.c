@@ -1,7 +1,7 @@
-/* kernels/device_open.c - of device.h: which device a name means, and where its code is.
+/* kernels/device_open.c - see device.h: finds the device of a name, and the library with its code.
  *
- * Note: sluice-cuda.so is loaded only when a CUDA device is asked for or
- * seen in /dev, so that a machine without one pays nothing for it, and needs no CUDA. */
+ * sluice-cuda.so is loaded only when a CUDA device is requested or present in /dev: machines
+ * without one need no CUDA and spend no time on it. */
 #include "kernels/device.h"
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* 1: this code is in libsluice.so, whose path goes into `path`; 0: in a program. */
+/* 1: this code is in libsluice.so, whose path is written; 0: in a program. */
 static int is_library(char path[PATH_MAX])
 {
     Dl_info info;
@@ -19,11 +19,11 @@ static int is_library(char path[PATH_MAX])
            strstr(info.dli_fname, "libsluice.so") && realpath(info.dli_fname, path);
 }
 
-/* The library stays loaded until the process ends: drivers do not like to leave. */
+/* The library stays loaded until the process ends: drivers often fail to unload. */
 static enum err open_library(const char *path, const char *arg, struct device **d)
 {
     char own[PATH_MAX];
-    if (is_library(own)) // its symbols, which the device calls, are then found by all libraries
+    if (is_library(own)) // makes its symbols, which the device calls, visible to other libraries
         (void)dlopen(own, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
@@ -33,7 +33,7 @@ static enum err open_library(const char *path, const char *arg, struct device **
         return fail(ERR_DEVICE, "%s: not a device library of sluice (it has no %s)", path,
                     DEVICE_ENTRY);
     device_entry_fn entry;
-    memcpy(&entry, &symbol, sizeof entry); // ISO C has no cast for it
+    memcpy(&entry, &symbol, sizeof entry); // ISO C cannot cast it
     return entry(DEVICE_VERSION, arg, d);
 }
 

@@ -1,10 +1,10 @@
-/* kernels/dtype.c - see dtype.h. The one table of number formats, f16 conversion, rows and panels.
+/* kernels/dtype.c - see dtype.h: the table of number formats, rows and panels.
  *
  * Owns: which decoder belongs to which format, and the order of numbers inside a panel.
  * Refuses: the insides of blocks (kernels/dtype_blocks.c), of panels of GGUF blocks
- * (kernels/dtype_columns.c) and of our own panels (kernels/dtype_own.c).
- * Note: ranges of a panel are decoded by the blocks asked for, never whole rows,
- * and always through exact f32: the bf16 panel is that value rounded once. */
+ * (kernels/dtype_columns.c) and of sluice's own panels (kernels/dtype_own.c).
+ * Decoding part of a panel reads only the blocks of that part. All decoding goes through exact f32:
+ * a bf16 panel is that value rounded once. */
 #include "kernels/dtype.h"
 #include "kernels/dtype_blocks.h"
 #include "kernels/dtype_columns.h"
@@ -181,11 +181,10 @@ void dtype_encode_row(enum dtype t, const float *in, int64_t k, void *row)
     formats[t].encode(in, k, row);
 }
 
-// Numbers of a row taken at a time: a multiple of every block; 32 rows of them stay in the L1
-// cache.
+// Numbers of a row processed at a time: a multiple of every block; 32 such rows fit the L1 cache.
 #define CHUNK 256
 
-/* One row into a column of [k][32]. size: bytes of a number, 2 or 4; with bf16, of a pair. */
+/* Copies one row into its column of [k][32]. size: bytes per number, 2 or 4; bf16: 4, a pair. */
 static void column_put(const uint8_t *row, int64_t n, int size, uint8_t *panel)
 {
     if (size == 4)
@@ -222,7 +221,7 @@ void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, voi
             if (rows[r])
                 column_put((const uint8_t *)rows[r] + i * size, min_i64(CHUNK, n - i), size,
                            (uint8_t *)panel + (i * PANEL_ROWS + r) * size);
-    if (t == DTYPE_BF16 && k % 2 != 0) // the odd number: low half of the last pair
+    if (t == DTYPE_BF16 && k % 2 != 0) // the odd last number is the low half of the last pair
         for (int r = 0; r < PANEL_ROWS; r++)
             if (rows[r])
                 memcpy((uint8_t *)panel + (n * PANEL_ROWS + r) * 4,
@@ -251,7 +250,7 @@ static void pairs_from_columns(const float *in, int64_t n, uint8_t *out)
     }
 }
 
-/* Panels of blocks as they are in rows: one row's numbers after the other's, into columns. */
+/* For panels that hold 32 rows of blocks one after the other (tq1_0): decodes to columns. */
 DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0,
                                        int64_t k1, float *out)
 {
@@ -283,7 +282,7 @@ DTYPE_CLONES static void blocks_to_bf16(enum dtype t, const uint8_t *panel, int6
         uint8_t *to = out + (i - k0) * 2 * PANEL_ROWS;
         for (int r = 0; r < PANEL_ROWS; r++) {
             f->decode(blocks + r * row_bytes, n, row);
-            if (n < CHUNK) // the last chunk: past an odd k there is a zero
+            if (n < CHUNK) // the last chunk: an odd k is followed by a zero
                 row[n] = 0.0f;
             for (int j = 0; j < CHUNK / 2; j++)
                 pairs[j] = f32_to_bf16(row[2 * j]) | (uint32_t)f32_to_bf16(row[2 * j + 1]) << 16;
@@ -297,7 +296,7 @@ void panel_decode_bf16(enum dtype t, const void *panel, int64_t k, int64_t k0, i
                        uint16_t *out)
 {
     const uint8_t *p = panel;
-    uint8_t *pairs = (uint8_t *)out; // through bytes: pairs are written whole, out has 16-bit type
+    uint8_t *pairs = (uint8_t *)out; // as bytes: pairs are written as 32-bit words, out is 16-bit
     range_check(t, k, k0, k1);
     if (columns_has(t)) {
         columns_decode_bf16(t, p, k0, k1, out);

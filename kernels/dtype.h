@@ -1,17 +1,17 @@
 /* kernels/dtype.h - number formats: sizes, rows, and the 32-row panels that matmuls read.
  *
- * Owns: the one table of formats. Refuses: arithmetic on more than one row or panel.
- * A new weight format is one line of the table plus its decoder.
+ * Owns: the table of formats. Refuses: arithmetic on more than one row or panel.
+ * A new weight format is one line of the table and a decoder.
  *
- * Row: k numbers of one output (one row of W[n, k]), blocks in ascending k, the layout of GGUF /
- * numpy. Panel: 32 consecutive rows (missing ones are zero) in the order the kernels read them:
+ * Row: k numbers of one output (one row of W[n, k]), blocks in ascending k, as in GGUF and numpy.
+ * Panel: 32 consecutive rows (missing rows are zero) in the order in which kernels read them:
  *   bf16           [k_even / 2][32][2]   pairs of k interleaved, k_even = k rounded up to 2
  *   f32, f16       [k][32]
- *   blocks         per block along k the parts of 32 blocks (kernels/dtype_columns.h), the whole a
- *                  multiple of 64 bytes; of tq1_0 row after row
+ *   blocks         one column per block along k (kernels/dtype_columns.h), padded to 64 bytes;
+ *                  tq1_0: row after row
  *   q8, q4, bf12   see kernels/dtype_own.h; a row of bf12 is a row of bf16
  *   nf4_s8         see kernels/dtype_nf4.h
- * Decoded panels are bf16 pairs or f32, the first two layouts, for any format. */
+ * Decoded panels are bf16 pairs or f32 (the first two layouts), for any format. */
 #ifndef KERNELS_DTYPE_H
 #define KERNELS_DTYPE_H
 
@@ -27,13 +27,13 @@ enum dtype {
     DTYPE_F32,
     DTYPE_F16,
     DTYPE_BF16,
-    DTYPE_Q4_0, // GGUF blocks, decoded bit-exactly as their definition says
+    DTYPE_Q4_0, // GGUF blocks, decoded bit-exactly as ggml defines them
     DTYPE_Q4_1,
     DTYPE_Q5_0,
     DTYPE_Q5_1,
     DTYPE_Q8_0,
     DTYPE_IQ4_NL,
-    DTYPE_MXFP4, // also of safetensors, in GGUF's order
+    DTYPE_MXFP4, // also of safetensors, reordered as in GGUF
     DTYPE_Q2_K,
     DTYPE_Q3_K,
     DTYPE_Q4_K,
@@ -42,16 +42,17 @@ enum dtype {
     DTYPE_IQ4_XS,
     DTYPE_TQ2_0,
     DTYPE_TQ1_0,
-    DTYPE_G4_32, // GPTQ, AWQ: 4-bit codes in groups along k, an f16 scale and a whole zero each
+    DTYPE_G4_32, // GPTQ, AWQ: groups of 4-bit codes along k, each with an f16 scale and an integer
+                 // zero
     DTYPE_G4_64,
     DTYPE_G4_128,
-    DTYPE_F8_32, // FP8: e4m3 in groups along k, an f32 scale each
+    DTYPE_F8_32, // FP8: groups of e4m3 along k, each with an f32 scale
     DTYPE_F8_128,
-    DTYPE_NF4,    // bitsandbytes: 4-bit codes of a fixed table in groups of 64, an f32 scale each
-    DTYPE_NF4_S8, // the same, the scales in 8 bits (kernels/dtype_nf4.h)
-    DTYPE_Q8, // ours: groups of 64 along k (the last may be shorter): symmetric int8, one f32 scale
-    DTYPE_Q4, // ours: groups of 64 along k: 4-bit unsigned, f16 scale and f16 minimum
-    DTYPE_BF12, // ours: bf16 in 12 bits, lossless; only panels are short, and not all: bf12_fits()
+    DTYPE_NF4,    // bitsandbytes: groups of 64 4-bit table codes, each with an f32 scale
+    DTYPE_NF4_S8, // the same with 8-bit scales (kernels/dtype_nf4.h)
+    DTYPE_Q8,     // ours: groups of 64 along k (the last may be shorter): symmetric int8, f32 scale
+    DTYPE_Q4,     // ours: groups of 64 along k: unsigned 4-bit codes, f16 scale and f16 minimum
+    DTYPE_BF12,   // ours: lossless 12-bit bf16, in panels only, and only where bf12_fits()
     N_DTYPES
 };
 
@@ -59,34 +60,32 @@ struct dtype_info {
     const char *name;  // "q4_1", as the command line and inspect print it
     int block;         // numbers per block along k; 1 for plain formats
     int block_bytes;   // bytes of one block
-    int partial_block; // 1: the last block of a row may hold fewer numbers (q8, q4); its bytes are
-                       // full
+    int partial_block; // 1: the last block of a row may hold fewer numbers (q8, q4), but keeps its
+                       // size
     int ggml_id;       // type id in a GGUF file, -1 when GGUF has no such type
 };
 
 const struct dtype_info *dtype_info(enum dtype t);
-/* Looks a format up by name / by GGUF id. Returns N_DTYPES when there is none. */
+/* Finds a format by name or by GGUF id; N_DTYPES when unknown. */
 enum dtype dtype_by_name(const char *name);
 enum dtype dtype_by_ggml_id(int ggml_id);
 
-/* Bytes of one row of k numbers; -1 when k is not a multiple of the block (and partial_block is 0).
- */
+/* Bytes of one row of k numbers; -1 when k is no multiple of the block and partial_block is 0. */
 int64_t dtype_row_bytes(enum dtype t, int64_t k);
-/* Bytes of one 32-row panel / of a whole W[n, k] in panels (a multiple of 64). */
+/* Bytes of one 32-row panel, or of all panels of W[n, k] (multiples of 64). */
 int64_t dtype_panel_bytes(enum dtype t, int64_t k);
 int64_t dtype_panels_bytes(enum dtype t, int64_t n, int64_t k);
 
 /* The format of the rows that panels of t are packed from: bf16 for bf12, else t. */
 enum dtype dtype_of_rows(enum dtype t);
 
-/* row -> f32[k], exact for every format but for the f32 rounding its definition implies. */
+/* row -> f32[k], exact up to the f32 rounding that the format's definition implies. */
 void dtype_decode_row(enum dtype t, const void *row, int64_t k, float *out);
-/* f32[k] -> row; for f32, f16, bf16 and bf12 (round to nearest even), q8, q4. CHECKs on other
- * formats. */
+/* f32[k] -> row, rounded to nearest even; CHECKs that t is f32, f16, bf16, bf12, q8 or q4. */
 void dtype_encode_row(enum dtype t, const float *in, int64_t k, void *row);
 
-/* 1 when these 32 bf16 rows (NULL = zeros) can be a panel of bf12: of its numbers one in 256 may
- * have another exponent than the 15 commonest. */
+/* 1 when these 32 bf16 rows (NULL = zeros) fit a panel of bf12: at most 1 of 256 numbers has an
+ * exponent outside the panel's 15 most frequent ones. */
 int bf12_fits(const void *const rows[PANEL_ROWS], int64_t k);
 /* Packs 32 rows (each in format t, NULL = zeros) into one panel of format t. CHECKs bf12_fits(). */
 void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, void *panel);
@@ -103,9 +102,9 @@ union f32_bits {
     float f;
 };
 
-/* Exponent and mantissa are moved into place; adding 112 to the exponent turns a normal number into
- * f32. Subnormals are 2^-14 too large by then, infinities and NaNs need another 112. Masks instead
- * of branches, and signed comparisons: so that gcc does four at a time with SSE2. */
+/* Moves exponent and mantissa into place; adding 112 to the exponent makes a normal number an f32.
+ * A subnormal is then 2^-14 too large; infinity and NaN need another 112. Masks and signed
+ * comparisons instead of branches let gcc convert four numbers at a time with SSE2. */
 static inline float f16_to_f32(uint16_t h)
 {
     const int32_t rest = (h & 0x7fff) << 13;
@@ -119,7 +118,7 @@ static inline float f16_to_f32(uint16_t h)
     return x.f;
 }
 
-/* Round to nearest even; NaN stays NaN, what is too large becomes infinity. */
+/* Rounds to nearest even; NaN stays NaN, too large numbers become infinity. */
 static inline uint16_t f32_to_f16(float f)
 {
     union f32_bits x, tiny;
@@ -134,7 +133,7 @@ static inline uint16_t f32_to_f16(float f)
         tiny.f = x.f + 0.5f;
         return (uint16_t)(sign | (tiny.u - (126u << 23)));
     }
-    x.u += 0xfff + (x.u >> 13 & 1); // to nearest even; a carry may reach infinity, rightly
+    x.u += 0xfff + (x.u >> 13 & 1); // to nearest even; a carry into infinity is correct
     return (uint16_t)(sign | ((x.u - (112u << 23)) >> 13));
 }
 
@@ -145,7 +144,7 @@ static inline float bf16_to_f32(uint16_t b)
     return x.f;
 }
 
-/* Round to nearest even; NaN stays NaN. */
+/* Rounds to nearest even; NaN stays NaN. */
 static inline uint16_t f32_to_bf16(float f)
 {
     union f32_bits x;

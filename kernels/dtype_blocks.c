@@ -21,7 +21,7 @@ static const float nl_numbers[16] = {COLUMN_NL_NUMBERS};
 static const float mxfp4_numbers[16] = {COLUMN_MXFP4_NUMBERS};
 static const float nf4_numbers[16] = {COLUMN_NF4_NUMBERS};
 
-/* 2 n numbers by n bytes: the low halves, then the high ones. */
+/* Decodes n bytes to 2 n numbers: the low halves, then the high halves. */
 static inline void looked_up(const float numbers[16], float d, const uint8_t *q, int n,
                              float *restrict out)
 {
@@ -31,7 +31,7 @@ static inline void looked_up(const float numbers[16], float d, const uint8_t *q,
         out[n + j] = d * numbers[q[j] >> 4];
 }
 
-/* f16 d; 16 bytes: numbers 0..15 in the low halves, 16..31 in the high ones. */
+/* f16 d; 16 bytes: numbers 0..15 in the low halves, 16..31 in the high halves. */
 DTYPE_CLONES void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 32, blocks += 18, out += 32) {
@@ -44,7 +44,7 @@ DTYPE_CLONES void blocks_decode_q4_0(const uint8_t *blocks, int64_t n, float *re
     }
 }
 
-/* f16 d, f16 m; 16 bytes as in q4_0, without the 8. */
+/* f16 d, f16 m; 16 bytes as in q4_0, with bias 0. */
 DTYPE_CLONES void blocks_decode_q4_1(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 32, blocks += 20, out += 32) {
@@ -57,8 +57,8 @@ DTYPE_CLONES void blocks_decode_q4_1(const uint8_t *blocks, int64_t n, float *re
     }
 }
 
-/* The 5-bit codes of q5_0, q5_1: 32 upper bits, then 16 bytes as in q4_0. Bits are picked with a
- * table of masks because SSE2 has no shift by a count per number. */
+/* The 5-bit codes of q5_0 and q5_1: 32 upper bits, then 16 bytes as in q4_0. A table of masks picks
+ * the bits because SSE2 cannot shift each number by its own count. */
 static inline void q5_codes(const uint8_t *p, uint8_t *restrict code)
 {
     static const uint8_t masks[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
@@ -106,9 +106,9 @@ DTYPE_CLONES void blocks_decode_q8_0(const uint8_t *blocks, int64_t n, float *re
     }
 }
 
-/* The 6-bit scales and minima of the 8 sub-blocks of q4_k and q5_k, in 12 bytes: 4 bytes with the
- * first scales in their low 6 bits, 4 with the first minima, and 4 whose halves are the low bits of
- * the other scales and minima; the upper 2 bits of these stand above the first ones. */
+/* The 6-bit scales and minima of the 8 sub-blocks of q4_k and q5_k, in 12 bytes: 4 with scales 0..3
+ * in the low 6 bits, 4 with minima 0..3, and 4 whose halves are the low bits of scales and minima
+ * 4..7, whose upper 2 bits are above scales and minima 0..3. */
 static void k_scales(const uint8_t p[12], float d, float d_min, float scale[8], float min[8])
 {
     for (int j = 0; j < 4; j++) {
@@ -154,8 +154,8 @@ DTYPE_CLONES void blocks_decode_q5_k(const uint8_t *blocks, int64_t n, float *re
     }
 }
 
-/* Two halves of 128 numbers: 64 bytes of low bits each, then 32 bytes of high bit pairs each, then
- * 8 int8 scales each (one per 16 numbers), then f16 d. */
+/* 2 x 64 bytes of low bits, 2 x 32 bytes of high bit pairs, 2 x 8 int8 scales (one per 16 numbers),
+ * each for two halves of 128 numbers; then f16 d. */
 DTYPE_CLONES void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 256, blocks += 210) {
@@ -177,27 +177,28 @@ DTYPE_CLONES void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *re
     }
 }
 
-/* f16 d; codes as in q4_0 that are looked up. */
+/* f16 d; table codes, in the order of q4_0. */
 DTYPE_CLONES void blocks_decode_iq4_nl(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 32, blocks += 18, out += 32)
         looked_up(nl_numbers, f16_at(blocks), blocks + 2, 16, out);
 }
 
-/* u8 exponent; codes as in q4_0 that are looked up. */
+/* u8 exponent; table codes, in the order of q4_0. */
 DTYPE_CLONES void blocks_decode_mxfp4(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 32, blocks += 17, out += 32)
         looked_up(mxfp4_numbers, e8m0_half(blocks[0]), blocks + 1, 16, out);
 }
 
-/* Number 0..255 of the 2-bit codes of q2_k, q3_k, tq2_0: 32 bytes hold 4 times 32. */
+/* 2-bit code i (0..255) of q2_k, q3_k, tq2_0: each 32 bytes hold 4 times 32 codes. */
 static inline int two_bits(const uint8_t *q, int i)
 {
     return q[i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
 }
 
-/* 16 bytes: scales of 16 numbers low, minima high; 64 bytes of codes; f16 d, f16 d_min. */
+/* 16 bytes with the scale of 16 numbers low, the minimum high; 64 bytes of codes; f16 d, f16
+ * d_min. */
 DTYPE_CLONES void blocks_decode_q2_k(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 256, blocks += 84, out += 256) {
@@ -211,8 +212,8 @@ DTYPE_CLONES void blocks_decode_q2_k(const uint8_t *blocks, int64_t n, float *re
     }
 }
 
-/* 32 bytes of third bits (bit s of byte j: number j of sub-block s), which are taken for 0 and not
- * for -4; 64 bytes of codes; 12 bytes of scales; f16 d. */
+/* 32 bytes of third bits (bit s of byte j: number j of sub-block s; set: 0, clear: -4); 64 bytes of
+ * codes; 12 bytes of scales; f16 d. */
 DTYPE_CLONES void blocks_decode_q3_k(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 256, blocks += 110, out += 256) {
@@ -230,7 +231,7 @@ DTYPE_CLONES void blocks_decode_q3_k(const uint8_t *blocks, int64_t n, float *re
     }
 }
 
-/* f16 d; u16 of upper bits, 4 bytes of lower ones: 8 scales of 6 bits; 8 times 16 bytes as in
+/* f16 d; u16 of upper bits and 4 bytes of lower bits: 8 scales of 6 bits; 8 times 16 bytes as in
  * iq4_nl. */
 DTYPE_CLONES void blocks_decode_iq4_xs(const uint8_t *blocks, int64_t n, float *restrict out)
 {
@@ -243,7 +244,7 @@ DTYPE_CLONES void blocks_decode_iq4_xs(const uint8_t *blocks, int64_t n, float *
         }
 }
 
-/* 64 bytes of codes less 1; f16 d. */
+/* 64 bytes of codes with bias 1; f16 d. */
 DTYPE_CLONES void blocks_decode_tq2_0(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 256, blocks += 66, out += 256) {
@@ -253,7 +254,7 @@ DTYPE_CLONES void blocks_decode_tq2_0(const uint8_t *blocks, int64_t n, float *r
     }
 }
 
-/* n numbers of n bytes: digit `nth` of each byte, which is a fraction of 256 in base 3, less 1. */
+/* n numbers from n bytes: base-3 digit `nth` of each byte, a fraction of 256, less 1. */
 static inline void trits(const uint8_t *q, int nth, int n, float d, float *restrict out)
 {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
@@ -261,7 +262,7 @@ static inline void trits(const uint8_t *q, int nth, int n, float d, float *restr
         out[j] = d * (float)(((uint8_t)(q[j] * power[nth]) * 3 >> 8) - 1);
 }
 
-/* 48 bytes of 5 digits: 5 times 32 numbers, 5 times 16; 4 bytes of 4: 4 times 4; f16 d. */
+/* 48 bytes of 5 digits: 5 times 32 numbers, 5 times 16; 4 bytes of 4 digits: 4 times 4; f16 d. */
 DTYPE_CLONES void blocks_decode_tq1_0(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     for (int64_t i = 0; i < n; i += 256, blocks += 54, out += 256) {
@@ -332,7 +333,7 @@ DTYPE_CLONES void blocks_decode_nf4(const uint8_t *blocks, int64_t n, float *res
     }
 }
 
-/* As a row of dtype_nf4.h. */
+/* As a row in dtype_nf4.h. */
 DTYPE_CLONES void blocks_decode_nf4_s8(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     float head[2];
@@ -385,7 +386,7 @@ DTYPE_CLONES void blocks_decode_q4(const uint8_t *blocks, int64_t n, float *rest
     }
 }
 
-/* To the nearest whole number, ties to even; |x| < 2^22. A libm call would not be vectorised. */
+/* Rounds to the nearest integer, ties to even; |x| < 2^22. A libm call would not be vectorised. */
 static inline float round_even(float x)
 {
     return (x + 0x1.8p23f) - 0x1.8p23f;
@@ -405,7 +406,7 @@ static void group_encode_q8(const float *in, int n, uint8_t *group)
         sum += in[j] * 0.0f; // NaN as soon as one number is not finite
     }
     const float scale = sum == 0.0f ? max / 127.0f : NAN;
-    if (scale > 0.0f) // false for NaN, and when max / 127 has become zero
+    if (scale > 0.0f) // false for NaN, and when max / 127 underflows to zero
         for (int j = 0; j < n; j++)
             q[j] = (int8_t)round_even(clamp(in[j] / scale, -127.0f, 127.0f));
     memcpy(group, &scale, 4);
@@ -421,7 +422,7 @@ static void group_encode_q4(const float *in, int n, uint8_t *group)
         high = in[j] > high ? in[j] : high;
         sum += in[j] * 0.0f;
     }
-    // Codes are chosen against the rounded scale and minimum: those are what the decoder has.
+    // Codes are chosen for the rounded scale and minimum, which the decoder uses.
     uint16_t min16 = f32_to_f16(low);
     const float min = f16_to_f32(min16);
     uint16_t scale16 = f32_to_f16((high - min) / 15.0f);
@@ -429,7 +430,7 @@ static void group_encode_q4(const float *in, int n, uint8_t *group)
     if (!(sum == 0.0f) || !isfinite(min) || !isfinite(scale)) {
         scale16 = 0x7e00; // NaN
         min16 = 0;
-    } else if (scale > 0.0f) { // not when the group is constant
+    } else if (scale > 0.0f) { // false when the group is constant
         for (int j = 0; j < n; j++)
             q[j] = (uint8_t)round_even(clamp((in[j] - min) / scale, 0.0f, 15.0f));
     }

@@ -1,17 +1,17 @@
-/* kernels/dtype_blocks.h - the block formats: n numbers from (or to) consecutive blocks.
+/* kernels/dtype_blocks.h - the block formats: decodes and encodes n numbers of consecutive blocks.
  *
  * Owns: the byte layout of every block. Refuses: rows, panels, argument checks (kernels/dtype.c).
- * Every function starts on a block boundary; n is a multiple of the block, but for q8 and q4, whose
- * last block may hold fewer numbers (its bytes are full, the rest of them is zero). Blocks need no
- * alignment. Decoders do the float operations of the format's definition, in its order: the same
- * bits as ggml's reference dequantisers. */
+ * Calls start on a block boundary; n is a multiple of the block, except that the last block of q8
+ * and q4 may hold fewer numbers (its size is the same, the rest is zero). Blocks need no alignment.
+ * Decoders do the float operations of the format's definition in its order: the bits are those of
+ * ggml's reference dequantisers. */
 #ifndef KERNELS_DTYPE_BLOCKS_H
 #define KERNELS_DTYPE_BLOCKS_H
 
 #include <stdint.h>
 
-/* Decoders are compiled for each vector width and chosen once by the loader. The numbers are the
- * same: every product and sum is rounded by itself (-ffp-contract=off). */
+/* Decoders are compiled for several vector widths; the loader picks one. All give the same bits,
+ * since every product and sum is rounded (-ffp-contract=off). */
 #ifdef __x86_64__
 #define DTYPE_CLONES                                                                               \
     __attribute__((target_clones("default", "avx2", "arch=x86-64-v4"), optimize("O3")))
@@ -37,11 +37,11 @@ void blocks_decode_iq4_xs(const uint8_t *blocks, int64_t n, float *restrict out)
 void blocks_decode_tq2_0(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_tq1_0(const uint8_t *blocks, int64_t n, float *restrict out);
 
-/* Of safetensors checkpoints, in an order of our own; 4-bit codes of a group stand in halves, the
- * first half of the numbers in the low ones.
+/* Formats of safetensors checkpoints, in sluice's own byte order. 4-bit codes of a group: low
+ * halves of the bytes hold the first half of the numbers, high halves the second.
  * g4: f16 scale, u8 zero, codes: number = scale * (code - zero).
- * f8: f32 scale, e4m3 bytes: number = byte * scale. nf4: f32 scale, codes: number of the table *
- * scale. */
+ * f8: f32 scale, e4m3 bytes: number = byte * scale.
+ * nf4: f32 scale, codes: number = table[code] * scale. */
 void blocks_decode_g4_32(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_g4_64(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_g4_128(const uint8_t *blocks, int64_t n, float *restrict out);
@@ -56,8 +56,8 @@ void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out);
  * high ones: number = q * scale + minimum. */
 void blocks_decode_q4(const uint8_t *blocks, int64_t n, float *restrict out);
 
-/* Nearest code, ties to even. A group with a NaN or an infinity, or one that f16 cannot hold (q4),
- * decodes to NaN throughout: bad weights stay visible. */
+/* Nearest code, ties to even. A group with a NaN, an infinity or (q4) a number beyond f16 decodes
+ * to NaN throughout, so that bad weights stay visible. */
 void blocks_encode_q8(const float *in, int64_t n, uint8_t *blocks);
 void blocks_encode_q4(const float *in, int64_t n, uint8_t *blocks);
 

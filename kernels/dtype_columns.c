@@ -1,8 +1,7 @@
-/* kernels/dtype_columns.c - see dtype_columns.h: packing, and the decoder that every CPU has.
+/* kernels/dtype_columns.c - see dtype_columns.h: packing, and the portable decoder.
  *
- * Owns: which code of a block goes where. Refuses: vectors (kernels/cpu/decode*.c).
- * Note: a format without a minimum adds -0, which leaves every number alone, zeros
- * and their signs included. */
+ * Owns: where each code of a block goes. Refuses: vectors (kernels/cpu/decode*.c).
+ * A format without a minimum adds -0, which changes no number, not even the sign of a zero. */
 #include "kernels/dtype_columns.h"
 #include "kernels/dtype_blocks.h"
 
@@ -36,7 +35,7 @@ static float f16_at(const uint8_t *p)
 
 /* ---- packing ---- */
 
-/* n bytes: the low halves, then the high ones. */
+/* n bytes: the low halves, then the high halves. */
 static void halves(const uint8_t *p, int n, uint8_t *code)
 {
     for (int j = 0; j < n; j++) {
@@ -45,14 +44,14 @@ static void halves(const uint8_t *p, int n, uint8_t *code)
     }
 }
 
-/* 64 bytes of four 2-bit codes each, 32 numbers apart: q2_k, q3_k, tq2_0. */
+/* 64 bytes of four 2-bit codes, 32 numbers apart: q2_k, q3_k, tq2_0. */
 static void quarters(const uint8_t *p, uint8_t code[BLOCK_MAX])
 {
     for (int j = 0; j < 256; j++)
         code[j] = p[j / 128 * 32 + j % 32] >> j / 32 % 4 * 2 & 3;
 }
 
-/* The codes of a block, in ascending k (of 8 bits as they are). */
+/* The codes of a block in ascending k (8-bit codes unchanged). */
 static void block_codes(enum dtype t, const uint8_t *b, uint8_t code[BLOCK_MAX])
 {
     const int block = dtype_info(t)->block;
@@ -92,7 +91,7 @@ static void block_codes(enum dtype t, const uint8_t *b, uint8_t code[BLOCK_MAX])
     case DTYPE_TQ2_0:
         quarters(b, code);
         return;
-    default: // the codes are the end of the block, bytes or halves of bytes
+    default: // codes are at the end of the block, as bytes or halves
         b += dtype_info(t)->block_bytes;
         if (formats[t].bits == 8)
             memcpy(code, b - block, (size_t)block);
@@ -101,7 +100,8 @@ static void block_codes(enum dtype t, const uint8_t *b, uint8_t code[BLOCK_MAX])
     }
 }
 
-/* Where the scale of a block stands, and its scales of parts: bytes, and how many of these. */
+/* Copies the scale, the minimum and the scales of parts of one block; places[] has their
+ * offsets. */
 static void block_scales(enum dtype t, const struct column_format *f, const uint8_t *b, int row,
                          uint8_t *column)
 {
@@ -133,7 +133,7 @@ static void lane_put(const struct column_format *f, const uint8_t *code, int sli
         low |= (uint32_t)(code[2 * i] & ((1 << low_bits) - 1)) << low_bits * i;
         high |= (uint32_t)(code[2 * i] >> low_bits) << high_bits * i;
     }
-    memcpy(column + f->codes_at + low_bits * at, &low, (size_t)low_bits); // 8 codes: as many bytes
+    memcpy(column + f->codes_at + low_bits * at, &low, (size_t)low_bits); // bytes of 8 codes
     if (high_bits)
         memcpy(column + f->high_at + high_bits * at, &high, (size_t)high_bits);
 }
@@ -176,18 +176,18 @@ static const float *numbers_of(int kind)
     return kind == COLUMN_E8M0 ? mxfp4_numbers : kind == COLUMN_NF4 ? nf4_numbers : nl_numbers;
 }
 
-/* What a slice decodes from, lane by lane: number i = d * (code i - bias) + m, with a zero
- * d * (code i - m), with a table d * numbers[code i]. Lanes stand in the order of the output: for
- * bf16 the parities of a row side by side, as in the column; for f32 all rows of one parity, then
- * of the other. */
+/* The state of decoding a slice, lane by lane: number i = d * (code i - bias) + m; COLUMN_ZERO: d *
+ * (code i - m); table: d * numbers[code i]. Lanes are in output order: for bf16 the two parities of
+ * a row are adjacent, as in the column; for f32 all rows of even numbers come first, then those of
+ * odd. */
 struct slice {
     int bits, bias, kind;
     const float *numbers;                     // NULL: codes are numbers
-    int by_parity;                            // the order for f32
+    int by_parity;                            // lane order for f32
     float scale[PANEL_ROWS], min[PANEL_ROWS]; // of the column
     float d[COLUMN_LANES], m[COLUMN_LANES];
-    uint32_t low[COLUMN_LANES], high[COLUMN_LANES]; // 8 codes: low bits, and what is above them
-    int8_t code[8][COLUMN_LANES];                   // or, of 8 bits, themselves
+    uint32_t low[COLUMN_LANES], high[COLUMN_LANES]; // 8 codes: low bits, bits above
+    int8_t code[8][COLUMN_LANES];                   // 8-bit codes
 };
 
 static inline void lanes_set(struct slice *s, int row, float scale, float min)
@@ -208,7 +208,7 @@ static float column_scale(int kind, const uint8_t *column, int row)
     return f;
 }
 
-/* Those of a column; they hold for every slice of a format without further scales. */
+/* Scales and minima of a column; without scales of parts they are those of every slice. */
 static void column_scales(const struct column_format *f, const uint8_t *column, struct slice *s)
 {
     for (int r = 0; r < PANEL_ROWS; r++) {
@@ -253,7 +253,7 @@ DTYPE_CLONES static void bytes_order(const uint8_t *restrict in, int by_parity,
         }
 }
 
-/* Words of 1, 2 or 4 bytes, a lane each. */
+/* Reads words of 1, 2 or 4 bytes, one per lane. */
 static inline void lanes_load(const uint8_t *p, int n_bytes, uint32_t lanes[COLUMN_LANES])
 {
     if (n_bytes == 4)
@@ -282,7 +282,7 @@ static void slice_codes(const struct column_format *f, const uint8_t *column, in
     lanes_order(lanes, s->by_parity, s->high);
 }
 
-/* Number i of the lanes from codes that are looked up, are e4m3, or count from a zero. */
+/* Number i of all lanes, for table codes, e4m3 and COLUMN_ZERO. */
 DTYPE_CLONES static void lanes_decode(const struct slice *s, int i, float *restrict out)
 {
     if (s->bits == 8)
@@ -326,7 +326,7 @@ DTYPE_CLONES static void slice_round(const float *in, uint16_t *restrict out)
         out[i] = f32_to_bf16(in[i]);
 }
 
-/* One of f32, bf16 is given. */
+/* Decodes to f32 or to bf16; the other is NULL. */
 static void columns_decode(enum dtype t, const uint8_t *panel, int64_t k0, int64_t k1, float *f32,
                            uint16_t *bf16)
 {

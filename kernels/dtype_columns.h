@@ -1,40 +1,40 @@
-/* kernels/dtype_columns.h - panels of blocks, their rows side by side.
+/* kernels/dtype_columns.h - panels of block formats, with the 32 rows interleaved.
  *
- * Owns: where a number of such a panel stands. Refuses: the order inside GGUF's own blocks.
- * A panel is a sequence of columns, one per block along k; a column is that block of 32 rows, as
- * many bytes as the 32 blocks have, in these parts:
- *   scale   f16 [32]; f32 of f8_*, nf4; of mxfp4 the exponent, a byte
- *   min     f16 [32], of formats that have one; of g4_* the zero, a byte
- *   scales  the bytes of the block that hold its scales of parts, [bytes][32] (columns_part_scale)
- *   high    what a code has above its low bits: [slices][64] bytes, one bit per number, or uint16,
- *           two
- *   codes   [slices][64] uint32, eight times 4 bits, or uint16, eight times 2 bits; of 8 bits
+ * Owns: the position of each number in such a panel. Refuses: the order inside GGUF's own blocks.
+ * A panel is a sequence of columns, one per block along k. A column holds that block of all 32 rows
+ * in as many bytes as the 32 blocks have, in these parts:
+ *   scale   f16 [32]; f8_*, nf4: f32; mxfp4: the exponent, a byte
+ *   min     f16 [32], where the format has one; g4_*: the zero, a byte
+ *   scales  the block's bytes that hold scales of parts, [bytes][32] (columns_part_scale)
+ *   high    the bits of a code above its low bits: one per number in [slices][64] bytes, two per
+ *           number in [slices][64] uint16
+ *   codes   [slices][64] uint32 of eight 4-bit codes, or uint16 of eight 2-bit codes; 8-bit codes:
  *           [slices][8][64] bytes
- * A slice is 16 numbers along k. Lane 2 r + p of its 64 holds those of row r and of parity p:
- * number 2 i + p is at bit 4 i (high and 2 bits: i, 2 i). So a vector of lanes decodes to pairs of
- * bf16 by shifts alone: no row is gathered, nothing is transposed. */
+ * A slice is 16 numbers along k in 64 lanes. Lane 2 r + p holds the numbers 2 i + p (i = 0..7) of
+ * row r, number 2 i + p at bit 4 i (4-bit codes), 2 i (2 bits) or i (1 bit). So a vector of lanes
+ * decodes to bf16 pairs by shifts alone, without gathers or transposes. */
 #ifndef KERNELS_DTYPE_COLUMNS_H
 #define KERNELS_DTYPE_COLUMNS_H
 
 #include "kernels/dtype.h"
 
-/* What stands beside the codes, and what a code means. */
+/* What is stored beside the codes, and what a code means. */
 enum column_kind {
-    COLUMN_PLAIN,   // d * (code - bias), + min
-    COLUMN_K,       // q4_k, q5_k: scales and minima of 32 numbers, 6 bits
-    COLUMN_NIBBLES, // q2_k: of 16 numbers, 4 bits
-    COLUMN_INT8,    // q6_k: scales of 16 numbers, a byte
-    COLUMN_SIX,     // q3_k: of 16 numbers, 6 bits less 32
-    COLUMN_XS,      // iq4_xs: of 32 numbers, 6 bits less 32; codes as of iq4_nl
-    COLUMN_NL,      // iq4_nl: codes are looked up
-    COLUMN_E8M0,    // mxfp4: codes are looked up, scale 2^(byte - 128)
+    COLUMN_PLAIN,   // d * (code - bias), + min where the format has one
+    COLUMN_K,       // q4_k, q5_k: 6-bit scale and minimum per 32 numbers
+    COLUMN_NIBBLES, // q2_k: 4-bit scale and minimum per 16 numbers
+    COLUMN_INT8,    // q6_k: int8 scale per 16 numbers
+    COLUMN_SIX,     // q3_k: 6-bit scale less 32 per 16 numbers
+    COLUMN_XS,      // iq4_xs: 6-bit scale less 32 per 32 numbers; codes as iq4_nl
+    COLUMN_NL,      // iq4_nl: table codes
+    COLUMN_E8M0,    // mxfp4: table codes, scale 2^(byte - 128)
     COLUMN_ZERO,    // g4_*: d * (code - zero)
-    COLUMN_E4M3,    // f8_*: a code is a number of 8 bits; f32 scale
-    COLUMN_NF4,     // codes are looked up; f32 scale
+    COLUMN_E4M3,    // f8_*: a code is an e4m3 number; f32 scale
+    COLUMN_NF4,     // table codes; f32 scale
 };
 
-/* THE list: X(NAME, name, block, bits of a code, what is subtracted from it, kind, and where the
- * parts start: min (0: none), scales (0: none), high (0: none), codes). */
+/* THE list: X(NAME, name, block, bits of a code, bias subtracted from a code, kind, and the byte
+ * offsets in a column of min, scales, high (0: none) and codes). */
 #define COLUMN_FORMATS(X)                                                                          \
     X(Q4_0, q4_0, 32, 4, 8, COLUMN_PLAIN, 0, 0, 0, 64)                                             \
     X(Q4_1, q4_1, 32, 4, 0, COLUMN_PLAIN, 64, 0, 0, 128)                                           \
@@ -57,8 +57,7 @@ enum column_kind {
     X(F8_128, f8_128, 128, 8, 0, COLUMN_E4M3, 0, 0, 0, 128)                                        \
     X(NF4, nf4, 64, 4, 0, COLUMN_NF4, 0, 0, 0, 128)
 
-/* What codes of 4 bits stand for where they are looked up: of iq4, of mxfp4 (twice what they are),
- * of nf4. */
+/* Tables of 4-bit codes: iq4_*, mxfp4 (doubled), nf4. */
 #define COLUMN_NL_NUMBERS -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
 #define COLUMN_MXFP4_NUMBERS 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
@@ -71,13 +70,13 @@ enum column_kind {
 #define COLUMN_LANES (2 * PANEL_ROWS)
 #define COLUMN_SLICE 16
 
-/* How the bits of a code are split: those of `codes`, the others of `high`. */
+/* Bits of a code that are in `codes`; the others are in `high`. */
 static inline int columns_low_bits(int bits)
 {
     return bits < 4 ? 2 : bits < 8 ? 4 : 8;
 }
 
-/* Kinds whose scale is no f16: what they decode to may be too small for a normal f32. */
+/* Kinds whose scale is not f16: a decoded number may be too small for a normal f32. */
 static inline int columns_scale_is_wide(int kind)
 {
     return kind == COLUMN_E8M0 || kind == COLUMN_E4M3 || kind == COLUMN_NF4;
@@ -88,8 +87,8 @@ static inline int columns_is_looked_up(int kind)
     return kind == COLUMN_XS || kind == COLUMN_NL || kind == COLUMN_E8M0 || kind == COLUMN_NF4;
 }
 
-/* Scale and minimum of the part that slice s (16 numbers) of a block lies in, from the bytes of the
- * block that hold them, which stand PANEL_ROWS apart. No minimum: 0. */
+/* Scale and minimum (0: none) of slice s of a block, from the block's bytes `p` that hold them,
+ * PANEL_ROWS apart. */
 static inline void columns_part_scale(int kind, const uint8_t *p, int s, int *scale, int *min)
 {
     const int i = s / 2; // of 32 numbers
@@ -104,11 +103,11 @@ static inline void columns_part_scale(int kind, const uint8_t *p, int s, int *sc
         a = p[(s & 7) * PANEL_ROWS] >> s / 8 * 4 & 15;
         *scale = (a | (p[(8 + (s & 3)) * PANEL_ROWS] >> s / 4 * 2 & 3) << 4) - 32;
         return;
-    case COLUMN_XS: // two bytes of upper bits, four of lower ones
+    case COLUMN_XS: // two bytes of upper bits, four of lower bits
         a = p[(2 + i / 2) * PANEL_ROWS] >> i % 2 * 4 & 15;
         *scale = (a | (p[i / 4 * PANEL_ROWS] >> i % 4 * 2 & 3) << 4) - 32;
         return;
-    case COLUMN_K: // as kernels/dtype_blocks.c has them
+    case COLUMN_K: // as in kernels/dtype_blocks.c
         a = p[(i & 3) * PANEL_ROWS];
         b = p[(4 + (i & 3)) * PANEL_ROWS];
         c = p[(8 + (i & 3)) * PANEL_ROWS];
@@ -120,8 +119,7 @@ static inline void columns_part_scale(int kind, const uint8_t *p, int s, int *sc
     }
 }
 
-/* 2^(e - 128), e = 0 and 1 as denormals: the scale of mxfp4, half of what its exponent says because
- * its numbers are doubled. */
+/* 2^(e - 128), a denormal for e = 0 and 1: half of mxfp4's scale, because the table is doubled. */
 static inline float e8m0_half(uint8_t e)
 {
     union f32_bits x;
@@ -129,8 +127,8 @@ static inline float e8m0_half(uint8_t e)
     return x.f;
 }
 
-/* A number of 8 bits (1 sign, 4 exponent, 3 mantissa; no infinities, 0x7f is NaN) as the f16 that
- * is 256 times smaller. */
+/* An e4m3 number (1 sign, 4 exponent, 3 mantissa bits; no infinities, 0x7f is NaN) divided by 256,
+ * as f16. */
 static inline uint16_t e4m3_f16(uint8_t b)
 {
     const int rest = (b & 0x7f) << 7;
@@ -144,7 +142,7 @@ static inline float e4m3_to_f32(uint8_t b)
 
 int columns_has(enum dtype t); // 1: panels of t are columns
 
-/* panel_pack, panel_decode_f32 and panel_decode_bf16 of these formats; arguments were checked. */
+/* As panel_pack, panel_decode_f32 and panel_decode_bf16; the caller has checked the arguments. */
 void columns_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, uint8_t *panel);
 void columns_decode_f32(enum dtype t, const uint8_t *panel, int64_t k0, int64_t k1, float *out);
 void columns_decode_bf16(enum dtype t, const uint8_t *panel, int64_t k0, int64_t k1, uint16_t *out);

@@ -1,11 +1,11 @@
-/* kernels/dtype_nf4.h - panels of nf4 whose scales are codes of 8 bits themselves: nf4_s8.
+/* kernels/dtype_nf4.h - panels of nf4_s8: nf4 whose scales are 8-bit codes.
  *
- * Owns: where every byte of such a panel stands, and the table of the scales' codes. Refuses: nf4
- * with scales of f32 (kernels/dtype_columns.h), argument checks (dtype.c).
- * 64 numbers share a scale: map(code) * factor + offset. bitsandbytes has a factor for 16,384
- * numbers and an offset for a matrix; here a factor is kept for 256 numbers of a row, which costs 3
- * percent, and the offset for a row of a panel.
- *   row     blocks of 256 numbers: f32 factor, f32 offset (the same in all of them), u8 codes of
+ * Owns: the byte layout of such a panel, and the table of scale codes. Refuses: nf4 with f32 scales
+ * (kernels/dtype_columns.h), argument checks (dtype.c).
+ * 64 numbers share a scale: table[code] * factor + offset. bitsandbytes has one factor per 16,384
+ * numbers and one offset per matrix; here each 256 numbers of a row keep a factor, which costs 3
+ * percent, and each row of a panel an offset.
+ *   row     blocks of 256 numbers: f32 factor, f32 offset (the same in all blocks), u8 codes of
  *           scales [4], codes [4][32] as in nf4
  *   panel   f32 offsets [32], then columns of 256 numbers: f32 factors [32], u8 codes of scales
  *           [4][32], and four times the codes of a column of nf4 */
@@ -24,7 +24,7 @@
 #define NF4_CODES_BYTES  (NF4_PART * PANEL_ROWS / 2) // of a part
 #define NF4_COLUMN_BYTES (NF4_SCALES_BYTES + NF4_PARTS * NF4_CODES_BYTES)
 
-/* Boundary j of 2^e + 1 between 0.1 and 1, as torch.linspace() has them. */
+/* Boundary j of 2^e + 1 equidistant ones between 0.1 and 1, as torch.linspace() rounds them. */
 static inline float nf4_boundary(int e, int j)
 {
     const int n = 1 << e;
@@ -32,8 +32,8 @@ static inline float nf4_boundary(int e, int j)
     return j < (n + 1) / 2 ? fmaf(step, (float)j, 0.1f) : fmaf(-step, (float)(n - j), 1.0f);
 }
 
-/* What a scale's code stands for, by bitsandbytes' definition: 127 is 0, 255 is 1, the others are
- * symmetric: for e = 0 .. 6 the 2^e middles between boundaries, times 10^(e - 6). */
+/* The number of a scale code, as bitsandbytes defines it: 127 is 0, 255 is 1, the others are
+ * symmetric: for e = 0 .. 6 the 2^e midpoints between boundaries, times 10^(e - 6). */
 static inline float nf4_scale_number(uint8_t code)
 {
     const int i = code < 127 ? 126 - code : code - 128; // -1: 0
@@ -50,7 +50,7 @@ static inline float nf4_scale_number(uint8_t code)
     return i < 0 ? 0.0f : code == 255 ? 1.0f : code < 127 ? -number : number;
 }
 
-/* Two roundings, as bitsandbytes has them. */
+/* Rounds twice, as bitsandbytes does. */
 static inline float nf4_scale(uint8_t code, float factor, float offset)
 {
     const float product = nf4_scale_number(code) * factor;
@@ -59,7 +59,7 @@ static inline float nf4_scale(uint8_t code, float factor, float offset)
 
 int64_t nf4_panel_bytes(int64_t k);
 void nf4_panel_pack(const void *const rows[PANEL_ROWS], int64_t k, uint8_t *panel);
-/* 64 numbers from column k0 on as a column of nf4 of its own. */
+/* Writes the 64 numbers from column k0 on as one column of plain nf4. */
 #define NF4_PLAIN_BYTES (PANEL_ROWS * 4 + NF4_CODES_BYTES)
 void nf4_plain_column(const uint8_t *panel, int64_t k0, uint8_t column[NF4_PLAIN_BYTES]);
 

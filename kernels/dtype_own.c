@@ -1,9 +1,8 @@
 /* kernels/dtype_own.c - see dtype_own.h: packing, and the portable decoders.
  *
  * Owns: the choice of bf12's exponents. Refuses: speed (kernels/cpu/decode_own_*.c).
- * Note: a bf12 panel has fixed room for patches, because all panels of a tensor
- * have one size; bf12_fits() says beforehand whether 32 rows can be had, and a tensor with one
- * panel that cannot stays bf16. */
+ * All panels of a tensor have one size, so room for patches is fixed. bf12_fits() tests 32 rows
+ * before packing; a tensor with one panel that does not fit stays bf16. */
 #include "kernels/dtype_own.h"
 #include "kernels/dtype_nf4.h"
 
@@ -30,7 +29,7 @@ int64_t own_panel_bytes(enum dtype t, int64_t k)
 
 /* ---- q8 and q4 ---- */
 
-/* One block of a row (kernels/dtype_blocks.h) into its column of a group. */
+/* Copies one block of a row (kernels/dtype_blocks.h) into its column of a group. */
 static void put_q8(const uint8_t *block, int row, uint8_t *group)
 {
     memcpy(group + row * 4, block, 4);
@@ -99,8 +98,8 @@ static void decode_q4_group(const uint8_t *group, float *out)
 
 /* ---- bf12 ---- */
 
-/* Up to four numbers of a row from column i on, the first in the low bits; zeros where it ends, and
- * for a row that is not there. */
+/* Up to four numbers of a row from column i on, the first in the low bits; zeros past the end and
+ * for a NULL row. */
 static uint64_t bf16_four(const void *row, int64_t i, int64_t k)
 {
     uint64_t four = 0;
@@ -116,10 +115,10 @@ static int exponent_of(uint64_t four, int n)
     return (int)(four >> (16 * n + 7) & 255);
 }
 
-/* How often each exponent occurs. */
+/* Counts each exponent. */
 static void count_exponents(const void *const rows[PANEL_ROWS], int64_t k, uint32_t counts[256])
 {
-    uint32_t apart[4][256] = {{0}}; // so that no count waits for the one before it
+    uint32_t apart[4][256] = {{0}}; // four tables, so that increments do not wait for each other
     const int64_t whole = k / 4 * 4;
     for (int r = 0; r < PANEL_ROWS; r++) {
         for (int64_t i = 0; i < whole; i += 4) {
@@ -137,8 +136,8 @@ static void count_exponents(const void *const rows[PANEL_ROWS], int64_t k, uint3
         counts[e] = apart[0][e] + apart[1][e] + apart[2][e] + apart[3][e];
 }
 
-/* The 15 commonest exponents of the panel, of equal ones the least first; returns how many numbers
- * have another one. */
+/* The 15 most frequent exponents of the panel, ties: the smaller first; returns how many numbers
+ * have another exponent. */
 static int64_t choose_exponents(const void *const rows[PANEL_ROWS], int64_t k, uint8_t chosen[16])
 {
     uint32_t counts[256];
@@ -160,7 +159,7 @@ static int64_t choose_exponents(const void *const rows[PANEL_ROWS], int64_t k, u
         there[n] = chosen[n] = e;
         rest -= counts[e];
     }
-    for (int e = 0; e < 256 && n < BF12_PATCH; e++) // fewer than 15: the table is filled up
+    for (int e = 0; e < 256 && n < BF12_PATCH; e++) // fewer than 15: add unused ones
         if (counts[e] == 0)
             chosen[n++] = (uint8_t)e;
     return rest;
@@ -184,8 +183,7 @@ static uint32_t get_u32(const uint8_t *at)
     return v;
 }
 
-/* Patches for those of a unit's numbers whose exponent has no index, in the order of their places.
- */
+/* Writes patches for the numbers of a unit whose exponent has no index, in ascending place. */
 static uint32_t patch_unit(const void *const rows[PANEL_ROWS], int64_t k, int64_t i,
                            const uint8_t index_of[256], uint32_t n_patches, uint8_t *panel)
 {
@@ -215,7 +213,7 @@ static void pack_bf12(const void *const rows[PANEL_ROWS], int64_t k, uint8_t *pa
     memset(panel, 0, (size_t)own_panel_bytes(DTYPE_BF12, k));
     memcpy(panel, chosen, BF12_PATCH);
     memset(index_of, BF12_PATCH, sizeof index_of);
-    for (int n = BF12_PATCH - 1; n >= 0; n--) // of two that never occur the same 0
+    for (int n = BF12_PATCH - 1; n >= 0; n--)
         index_of[chosen[n]] = (uint8_t)n;
     for (int64_t i = 0; i < k; i += 4) {
         uint8_t *unit = panel + bf12_head_bytes(k) + i / 4 * BF12_UNIT;
@@ -226,7 +224,7 @@ static void pack_bf12(const void *const rows[PANEL_ROWS], int64_t k, uint8_t *pa
             uint8_t index[4] = {index_of[exponent_of(four, 0)], index_of[exponent_of(four, 1)],
                                 index_of[exponent_of(four, 2)], index_of[exponent_of(four, 3)]};
             for (int n = (int)(k - i); n < 4; n++)
-                index[n] = 0; // behind the end
+                index[n] = 0; // past the end
             unit[even] = rest_of(four, 0);
             unit[odd] = rest_of(four, 1);
             unit[64 + even] = rest_of(four, 2);
@@ -297,7 +295,7 @@ void own_panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k,
 
 #define GROUP_NUMBERS (OWN_GROUP * PANEL_ROWS)
 
-/* Group of q8, q4 or nf4_s8 that starts with column i. */
+/* Decodes the group of q8, q4 or nf4_s8 that starts at column i. */
 static void decode_group(enum dtype t, const uint8_t *panel, int64_t i, float *out)
 {
     uint8_t column[NF4_PLAIN_BYTES];

@@ -1,22 +1,21 @@
-/* kernels/dtype_own.h - the panels of our own formats: q8, q4, bf12 (and nf4_s8, dtype_nf4.h).
+/* kernels/dtype_own.h - the panels of sluice's own formats: q8, q4, bf12 (and nf4_s8, dtype_nf4.h).
  *
- * Owns: where every byte of such a panel stands; kernels/cpu decodes and multiplies from here.
- * Refuses: rows (kernels/dtype_blocks.c; a row of bf12 is plain bf16), argument checks (dtype.c).
+ * Owns: the byte layout of such a panel; kernels/cpu decodes and multiplies from it. Refuses: rows
+ * (kernels/dtype_blocks.c; a row of bf12 is plain bf16), argument checks (dtype.c).
  *
- * q8, q4: groups of 64 along k; a group is its head, then 16 quads (4 numbers along k) of 32 rows,
- * the order that an int8 dot product reads. The last group is full in bytes, its rest is number 0.
- *   q8   f32 scale [32], then u8 [16][32][4]: code + 128, so that int8 products read it unsigned
+ * q8, q4: groups of 64 along k. A group is a head and 16 quads (4 numbers along k) of 32 rows, the
+ * order that an int8 dot product reads. A short last group keeps its size; the rest is zero.
+ *   q8   f32 scale [32], then u8 [16][32][4]: code + 128, because int8 products read it unsigned
  *   q4   f16 scale [32], f16 minimum [32], then u8 [16][16][4]: rows 0..15 in the low halves of the
- *        bytes, rows 16..31 in the high ones
- * bf12: a head, then [ceil(k / 4)] of two planes and their indices: u8 [2][64], u8 [64].
- *   head    u8 exponents [16] (the last one unused), u32 n_patches, u32 patches [...] to a multiple
- *           of 64 bytes; a patch is (number of its place << 8 | exponent), ascending, and its place
- *           k * 32 + row
+ *        bytes, rows 16..31 in the high halves
+ * bf12: a head, then [ceil(k / 4)] units of two planes and their indices: u8 [2][64], u8 [64].
+ *   head    u8 exponents [16] (the last one unused), u32 n_patches, u32 patches [...] padded to 64
+ *           bytes; a patch is (place << 8 | exponent), place = k * 32 + row, ascending
  *   plane   sign and mantissa (bit 7 and bits 0..6) of the 2 x 32 numbers of one pair of k
- *   indices 4 bits into exponents; low halves of the bytes belong to the first plane, high ones to
- *           the second; 15 stands for exponent 0 until a patch says otherwise
- * A plane is in the order in which bytes of it, interleaved with the upper bytes of the numbers in
- * pieces of 8, become bf16 pairs: see bf12_place(). */
+ *   indices 4 bits into exponents: low halves of the bytes for the first plane, high halves for the
+ *           second; 15 means exponent 0 until a patch replaces it
+ * Interleaving a plane's bytes with the numbers' upper bytes, 8 at a time, gives bf16 pairs: see
+ * bf12_place(). */
 #ifndef KERNELS_DTYPE_OWN_H
 #define KERNELS_DTYPE_OWN_H
 
@@ -30,12 +29,12 @@
 #define Q4_GROUP_BYTES (Q4_HEAD_BYTES + OWN_GROUP * PANEL_ROWS / 2)
 #define Q8_BIAS        128
 
-#define BF12_PATCH 15  // the index that is no exponent's
+#define BF12_PATCH 15  // index of a number whose exponent is in a patch
 #define BF12_UNIT  192 // bytes of 4 x 32 numbers
 #define BF12_FIXED 20  // bytes of the head before the patches
 #define BF12_K_MAX ((1 << 24) / PANEL_ROWS - 2)
 
-/* Room for one patch in 256 numbers, which is what keeps the whole under 0.76 of bf16. */
+/* Room for one patch per 256 numbers keeps a panel below 0.76 of its bf16 size. */
 static inline int64_t bf12_head_bytes(int64_t k)
 {
     return round_up(BF12_FIXED + 4 * ceil_div(k * PANEL_ROWS, 256), 64);
@@ -46,8 +45,8 @@ static inline int64_t bf12_patches_max(int64_t k)
     return (bf12_head_bytes(k) - BF12_FIXED) / 4;
 }
 
-/* Where number (row, odd) of a pair of k stands in its plane: words of 16 rows lie in four pieces
- * of 8, and the pieces of rows 0..15 and 16..31 take turns, as byte interleaving wants them. */
+/* The position of number (row, odd) of a pair of k in its plane. Words of 16 rows are in four runs
+ * of 8; the runs of rows 0..15 and 16..31 alternate, as byte interleaving needs them. */
 static inline int bf12_place(int row, int odd)
 {
     const int word = row % 16 * 2 + odd;
@@ -55,7 +54,7 @@ static inline int bf12_place(int row, int odd)
 }
 
 int dtype_is_own(enum dtype t);
-/* As the functions of kernels/dtype.h without own_, for t of ours. */
+/* As the functions in kernels/dtype.h without own_, for formats with dtype_is_own(). */
 int64_t own_panel_bytes(enum dtype t, int64_t k);
 void own_panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, uint8_t *panel);
 void own_decode_bf16(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
@@ -65,8 +64,8 @@ void own_decode_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0, i
 /* Group g of a q8 panel to f32 [64][32]. */
 void own_decode_q8_group(const uint8_t *group, float *out);
 
-/* The patches of columns [k0, k1) over pairs [..][32][2] decoded from there. Patches out of range,
- * also those of a damaged panel, are not followed. */
+/* Applies the patches of columns [k0, k1) to pairs [..][32][2] decoded from k0 on. Patches out of
+ * range, as in a damaged panel, are ignored. */
 void bf12_patch(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, uint16_t *out);
 
 #endif

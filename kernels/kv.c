@@ -1,9 +1,9 @@
-/* kernels/kv.c - see kv.h: sizes of a page, one slot in, one slot out.
+/* kernels/kv.c - see kv.h: page sizes, reading and writing one slot.
  *
- * Owns: the addresses inside a page. Refuses: page tables, eviction, arithmetic on what is stored.
- * Note: kv_put writes the padding dimensions of its slot too (zeros), so the bytes
- * of a page depend only on what was put into it. Four slots of V share 16 bits in q4: a write there
- * leaves the neighbours' bits as they are. */
+ * Owns: the addresses inside a page. Refuses: page tables, eviction, arithmetic on stored numbers.
+ * kv_put also writes the slot's padding dimensions (zeros), so the bytes of a page depend only on
+ * what was written to it. In q4 four slots of V share 16 bits: a write keeps the neighbours'
+ * bits. */
 #include "kernels/kv.h"
 #include "kernels/dtype.h"
 
@@ -70,7 +70,7 @@ static void group_encode(const float *x, int n, int max_code, struct group *g)
     }
 }
 
-/* Where the codes of dimension d and slot stand: number `index` of 16-bit words, `at` within. */
+/* Position of a code: `shift` and `mask` in 16-bit word `index`. */
 struct code_place {
     int64_t index;
     int shift, mask;

@@ -1,11 +1,11 @@
 /* kernels/math.h - exp, log, erfc, tanh, activations, soft caps, rotations, sinks and Gumbel noise
- * in f32 that give the same bits everywhere.
+ * in f32 with the same bits everywhere.
  *
- * Owns: the polynomials, and their scalar form. Refuses: vectors (kernels/cpu/v16.h repeats each
- * function over 16 lanes, operation by operation).
- * Every step is an add, a multiply, a fused multiply-add, a comparison or a move of bits, so no
- * compiler, library or instruction set has a say in the result. Coefficients: minimax fits of the
- * error relative to the result. */
+ * Owns: the polynomials, in scalar form. Refuses: vectors (kernels/cpu/v16.h repeats each function
+ * over 16 lanes, operation by operation).
+ * Every step is an add, a multiply, a fused multiply-add, a comparison or a move of bits, so the
+ * result does not depend on compiler, library or instruction set. Coefficients: minimax fits of the
+ * relative error. */
 #ifndef KERNELS_MATH_H
 #define KERNELS_MATH_H
 
@@ -55,7 +55,7 @@
 #define MATH_ERFC_P8 0.198011354f
 #define MATH_ERFC_P9 -0.0295939762f
 
-/* Up to here log(1 - v) is taken from v itself; beyond, 1 - v is formed first. */
+/* Up to here log(1 - v) is computed from v itself; above, from the rounded 1 - v. */
 #define MATH_LOG1M_DIRECT 0.25f
 
 union math_bits {
@@ -78,7 +78,7 @@ static inline float math_exp(float x)
     p.f = fmaf(p.f, r, MATH_EXP_P0);
     p.f = fmaf(p.f, r * r, r);
     p.f = p.f + 1.0f;
-    p.u += t.u << 23; // * 2^n: n stands in the low bits of the rounded number
+    p.u += t.u << 23; // * 2^n: n is in the low bits of the rounded number
     float y = x < MATH_EXP_MIN ? 0.0f : p.f;
     y = MATH_EXP_MAX < x ? INFINITY : y;
     return x != x ? x : y;
@@ -112,8 +112,7 @@ static inline void math_log_split(float x, float *f, float *e)
     *f = b.f - 1.0f;
 }
 
-/* log of a positive normal number; anything else is the caller's bug and gives a meaningless value.
- */
+/* log of a positive normal number; the result for any other number has no meaning. */
 static inline float math_log(float x)
 {
     float f, e;
@@ -180,7 +179,7 @@ static inline float math_gelu_quick(float x)
     return x / (1.0f + math_exp(MATH_GELU_QUICK * x));
 }
 
-/* tanh(x): a polynomial where 1 - 2 / (exp(2 x) + 1) would lose digits. */
+/* tanh(x): a polynomial near 0, where 1 - 2 / (exp(2 x) + 1) would lose digits. */
 #define MATH_TANH_SMALL 0.25f
 #define MATH_TANH_P1    -0.333333333f
 #define MATH_TANH_P2    0.133333333f
@@ -198,13 +197,14 @@ static inline float math_tanh(float x)
     return fabsf(x) < MATH_TANH_SMALL ? small : large;
 }
 
-/* A soft cap c > 0: c tanh(x / c). c 0: x as it is. */
+/* c tanh(x / c) for a soft cap c > 0; c = 0: x. */
 static inline float math_softcap(float x, float c)
 {
     return c > 0 ? c * math_tanh(x / c) : x;
 }
 
-/* A pair (a, b) rotated by the angle of cosine c and sine s: its first number, its second. */
+/* First (a) and second (b) number of the pair (a, b) rotated by the angle with cosine c and sine
+ * s. */
 static inline float math_turn_a(float a, float b, float c, float s)
 {
     return fmaf(-b, s, a * c);
@@ -213,7 +213,7 @@ static inline float math_turn_b(float a, float b, float c, float s)
 {
     return fmaf(b, c, a * s);
 }
-/* And back; inverse: 1 / (c^2 + s^2), which is 1 unless cosines and sines are scaled. */
+/* Rotates back. inverse: 1 / (c^2 + s^2), 1 unless cosines and sines are scaled. */
 static inline float math_back_a(float a, float b, float c, float s, float inverse)
 {
     return (a * c + b * s) * inverse;
@@ -223,13 +223,13 @@ static inline float math_back_b(float a, float b, float c, float s, float invers
     return (b * c - a * s) * inverse;
 }
 
-/* What a head's sink adds to a sum of exps relative to the greatest logit, max: 0 without sinks. */
+/* exp(sink - max), which a head's sink adds to the sum of exps relative to the greatest logit
+ * `max`; 0 without sinks. */
 static inline float math_sink(const float *sinks, int head, float max)
 {
     return sinks ? math_exp(sinks[head] - (max == -INFINITY ? 0.0f : max)) : 0.0f;
 }
 
-/* x of an activation. */
 static inline float math_act(int act, float x)
 {
     switch (act) {
@@ -248,7 +248,7 @@ static inline float math_act(int act, float x)
     }
 }
 
-/* What a gated MLP makes of gate and up; limit as in struct shape. */
+/* The gated MLP: act(gate) * up; limit as in struct shape. */
 static inline float math_gate(int act, float limit, float gate, float up)
 {
     if (limit > 0.0f) {
@@ -259,15 +259,15 @@ static inline float math_gate(int act, float limit, float gate, float up)
     return math_act(act, gate) * up;
 }
 
-/* A number in (0, 1] of 32 random bits for (key, id). */
+/* A number in (0, 1] made of 32 random bits of (key, id). */
 static inline float math_uniform(uint64_t key, int32_t id)
 {
     uint64_t h = mix64(key + (uint64_t)(uint32_t)id * 0x9e3779b97f4a7c15ull);
     return ((float)(uint32_t)(h >> 32) + 0.5f) * 0x1p-32f;
 }
 
-/* Gumbel noise of v = math_uniform(): -log(-log(u)) with u = 1 - v, so that the rare large values,
- * which choose the token, are the finely resolved ones. */
+/* Gumbel noise -log(-log(u)) with u = 1 - v, v = math_uniform(): the rare large values, which
+ * choose the token, have the finest resolution. */
 static inline float math_gumbel(float v)
 {
     return 0.0f - math_log(0.0f - math_log1m(v));
@@ -284,8 +284,7 @@ static inline float math_sum16(const float lanes[16])
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* The sum of products of x and y [n], in 16 lanes: whole ones first, which compilers make vectors
- * of. */
+/* Dot product of x and y [n] in 16 lanes; the loop over whole groups of 16 is vectorised. */
 static inline float math_dot(const float *x, const float *y, int n)
 {
     float lanes[16] = {0};
@@ -298,9 +297,9 @@ static inline float math_dot(const float *x, const float *y, int n)
     return math_sum16(lanes);
 }
 
-/* What a norm multiplies by, from the sum of the squares of n numbers. NaN where that sum has
- * overflowed: 1 / inf would be 0, and a row of zeros gives token 0 as if nothing were wrong. The
- * second term adds 0 to every other scale. */
+/* The factor of a norm, from the sum of squares of n numbers. Overflow of that sum gives NaN: 1 /
+ * inf would be 0, and a row of zeros would give token 0 as if nothing were wrong. In every other
+ * case the second term is 0. */
 static inline float math_norm_scale(float squares, int n, float eps)
 {
     const float mean = squares / (float)n + eps;

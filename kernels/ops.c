@@ -1,7 +1,7 @@
-/* kernels/ops.c - see ops.h: which implementation runs an op.
+/* kernels/ops.c - see ops.h: chooses the implementation of an op.
  *
- * Owns: one table per op, best set first. Refuses: the ops themselves.
- * To add a faster kernel: one row in the table of its op. */
+ * Owns: one table per op, best instruction set first. Refuses: the ops themselves.
+ * To add a faster kernel, add a row to the table of its op. */
 #include "kernels/ops.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/int8.h"
@@ -50,8 +50,8 @@ enum compute compute_by_name(const char *name)
 }
 
 #ifdef __x86_64__
-/* 1 when this CPU has tiles of bf16 and the kernel saves them. A process has to ask for room for
- * them once, for all of its threads. */
+/* 1 when this CPU has bf16 tiles and the kernel saves them. A process must request them once, for
+ * all of its threads. */
 static int has_amx(void)
 {
     static _Atomic int asked; // 0: not yet, 1: refused, 2: granted
@@ -79,8 +79,8 @@ enum isa isa_best(void)
     return ISA_PORTABLE;
 }
 
-/* best_name: the row of the best set not above the chosen one; ISA_REF, the lowest, is always
- * there. */
+/* best_name: runs the best implementation whose set is not above ops->isa; ISA_REF, the lowest,
+ * always exists. */
 #define ROWS(name, args_type, ...)                                                                 \
     static void best_##name(const struct ops *ops, const args_type *args)                          \
     {                                                                                              \
@@ -93,7 +93,7 @@ enum isa isa_best(void)
             row++;                                                                                 \
         rows[row].run(ops, args);                                                                  \
     }
-/* ops_run_name: queued on the stream, or here and now. */
+/* ops_run_name: queues the op on the stream, or runs it now. */
 #define DOOR(name)                                                                                 \
     static void here_##name(const struct ops *ops, const void *args)                               \
     {                                                                                              \
@@ -117,8 +117,8 @@ ROWS(matmul_int8, struct matmul_args, {ISA_AVX512, cpu_matmul_int8_avx512},
      {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable},
      {ISA_EXACT, exact_matmul_int8})
 
-/* Under int8 parts go together that read x alike: as codes beside q8, as codes beside q4 and, for
- * formats that int8 does not multiply, as bf16. */
+/* Under int8, parts that read x in the same form run together: as codes for q8, as codes for q4,
+ * and as bf16 for formats without an int8 product. */
 static void best_matmul_of_codes(const struct ops *ops, const struct matmul_args *args)
 {
     static const enum dtype kinds[] = {DTYPE_Q8, DTYPE_Q4, N_DTYPES};
@@ -232,7 +232,7 @@ int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
     struct matmul_cut cut = tiles ? matmul_cut_tiles() : matmul_cut_lanes();
     struct matmul_scratch s = matmul_scratch(&cut, m, round_up(n_words, cut.chunk), n_threads);
     int64_t bytes = s.packed_bytes + (s.decoded_bytes + s.sums_bytes) * n_threads;
-    // Under int8 some weights may be of a format that is multiplied as bf16.
+    // Under int8 some weights may have a format that is multiplied as bf16.
     return ops->compute == COMPUTE_INT8 ? max_i64(bytes, int8_scratch_bytes(ops->isa, m, k))
                                         : bytes;
 }
@@ -248,7 +248,7 @@ int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int
 int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slots_max, int n_heads,
                                     int n_kv_heads, int head_dim, int scores)
 {
-    (void)n_spans; // threads take turns
+    (void)n_spans; // scratch is per thread
     return attend_forced_thread_bytes(slots_max, n_heads / n_kv_heads, n_kv_heads, head_dim,
                                       scores) *
            pool_threads(ops->pool);
@@ -256,7 +256,7 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slot
 
 void head_start(struct head_result *r)
 {
-    // Ids are of a token that exists, whatever the logits are.
+    // Ids start at 0, a token that exists, even if every logit is NaN.
     *r = (struct head_result){.max = -INFINITY,
                               .target_logit = -INFINITY,
                               .best_logit = -INFINITY,

@@ -1,6 +1,6 @@
-/* kernels/route.h - which experts one token goes to: the same lines for the CPU and the device.
+/* kernels/route.h - chooses the experts of one token: one source for the CPU and CUDA.
  *
- * Owns: the choice and its weights. Refuses: tiles, threads, the sorting of pairs. */
+ * Owns: the choice and its weights. Refuses: tiles, threads, sorting of pairs. */
 #ifndef KERNELS_ROUTE_H
 #define KERNELS_ROUTE_H
 
@@ -9,20 +9,20 @@
 
 #include <math.h>
 
-/* Comes before the choice that stands there: greater, or equal with a smaller number. A NaN never
- * does. */
+/* 1 when the expert ranks before `other`: a greater logit, or the same and a smaller number. A NaN
+ * ranks last. */
 static inline int route_is_better(float logit, int expert, float than, int other)
 {
     return logit > than || (isnan(than) && !isnan(logit)) || (logit == than && expert < other);
 }
 
-/* Row `token` of struct route_args: its experts, best first, to the places that its pairs will
- * have, and their weights. */
+/* Writes row `token` of struct route_args: expert numbers, best first, into `places` (until route
+ * sorts them into places), and weights. */
 static inline void route_token(const struct route_args *a, int64_t token)
 {
     const int n_experts = a->to.n_experts, n_used = a->to.n_used;
     const float *logits = a->logits + token * a->logits_stride;
-    int32_t *chosen = a->to.places + token * n_used; // until they are sorted
+    int32_t *chosen = a->to.places + token * n_used; // expert numbers until they are sorted
     float *weights = a->to.weights + token * n_used;
     int n = 0;
     for (int e = 0; e < n_experts; e++) {

@@ -1,8 +1,8 @@
-/* kernels/score.h - what eviction's scores need of kernels/math.h: the trait of a slot, made of its
- * key and value. The same bits everywhere.
+/* kernels/score.h - the trait of a slot (policy/evict_rule.h), computed from its key and value: the
+ * same bits on every device.
  *
- * Owns: the sums, and their scalar form. Refuses: what a trait is for (policy/evict_rule.h);
- * kernels/cuda repeats the sums over lanes. */
+ * Owns: the sums, in scalar form. Refuses: how a trait is used. kernels/cuda repeats the sums over
+ * lanes. */
 #ifndef KERNELS_SCORE_H
 #define KERNELS_SCORE_H
 
@@ -10,8 +10,8 @@
 #include "kernels/math.h"
 #include "policy/evict.h"
 
-/* Codes of four bits for a group of numbers: KV_Q4's, but least and step in f32, so that the error
- * does not jump where f16 would round them. */
+/* 4-bit codes of a group of numbers, as in KV_Q4, but with minimum and step in f32, so that the
+ * error does not jump where f16 would round them. */
 struct code_steps {
     float least, step, inverse;
 };
@@ -24,20 +24,20 @@ static inline struct code_steps code_steps(float least, float greatest)
     return s;
 }
 
-/* What its code loses of x. */
+/* What x loses by being coded. */
 static inline float code_error(const struct code_steps *s, float x)
 {
     const float off = x - s->least;
     return fmaf(0.0f - floorf(off * s->inverse + 0.5f), s->step, off);
 }
 
-/* From sums of squares, of errors and of what they are errors of; zeros have none. */
+/* Relative error from sums of squares: of errors, and of the numbers. All zeros: 0. */
 static inline float code_error_relative(float errors, float squares)
 {
     return squares == 0.0f ? 0.0f : sqrtf(errors / squares);
 }
 
-/* The norm of what codes lose of x [n], relative to that of x. */
+/* The norm of the coding errors of x [n], relative to the norm of x. */
 static inline float score_code_error(const float *x, int n)
 {
     float errors[16] = {0}, squares[16] = {0};
@@ -58,7 +58,7 @@ static inline float score_code_error(const float *x, int n)
     return code_error_relative(math_sum16(errors), math_sum16(squares));
 }
 
-/* What codes leave of key and value, from the errors of both. */
+/* The share of key and value that coding keeps, from the errors of both. */
 static inline float score_codes_left(float key_error, float value_error)
 {
     return fmaf(-0.5f, key_error + value_error, 1.0f);
