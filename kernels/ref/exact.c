@@ -2,9 +2,9 @@
  *
  * Owns: the order of every sum of matmul, rows, prompts and head; exact_forced.c has forced spans,
  * int8.c the int8 matmul. Refuses: speed, threads, intrinsics.
- * Note: under COMPUTE_F32 every set and device has to make these very bytes. Under
- * COMPUTE_BF16 inputs are rounded and the order is the same; sets that multiply pairs of bf16 (and
- * tensor cores) are near it, not equal; tiles of them have code of their own here. */
+ * Under COMPUTE_F32 every set and device gives exactly these bytes. Under COMPUTE_BF16 inputs are
+ * rounded and the order is the same; sets that multiply pairs of bf16, and tensor cores, come close
+ * but differ. AMX tiles have exact code of their own here. */
 #include "kernels/math.h"
 #include "kernels/ref/ref.h"
 
@@ -56,14 +56,14 @@ void exact_matmul(const struct ops *ops, const struct matmul_args *a)
         matmul_part(a, &a->parts[i], ops->compute == COMPUTE_BF16);
 }
 
-/* Tiles take no notice of denormals, neither of inputs nor of results. */
+/* AMX tiles flush denormal inputs and results to zero. */
 static float flushed(float x)
 {
     return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
 }
 
-/* x * w + sum. Whether the result is a denormal shows once it is rounded to 24 bits, which it is
- * where its exponent has room: one that as a denormal would round to 2^-126 may still vanish. */
+/* x * w + sum, flushed to zero where the result rounded to 24 bits with unlimited exponent is below
+ * 2^-126, even if rounding it as a denormal gives 2^-126. */
 static float amx_fma(float x, float w, float sum)
 {
     float y = fmaf(x, w, sum);
@@ -72,7 +72,7 @@ static float amx_fma(float x, float w, float sum)
     return y;
 }
 
-/* Of 32 numbers along k the even and the odd products are a chain each, from 0. */
+/* The even and the odd products of 32 numbers along k are two chains from 0. */
 static float amx_link(const float x[32], const float w[32][PANEL_ROWS], int o, float sum)
 {
     float even = 0, odd = 0;
@@ -97,7 +97,7 @@ static void matmul_part_amx(const struct matmul_args *a, const struct matmul_par
             float sum[PANEL_ROWS] = {0};
             for (int k0 = 0; k0 < p->w.k; k0 += CHUNK) {
                 int n = k0 + CHUNK < p->w.k ? CHUNK : p->w.k - k0;
-                float x[CHUNK] = {0}, w[CHUNK][PANEL_ROWS] = {{0}}; // zeros beyond the last number
+                float x[CHUNK] = {0}, w[CHUNK][PANEL_ROWS] = {{0}}; // zeros past the end
                 panel_decode_f32(p->w.dtype, panel, p->w.k, k0, k0 + n, w[0]);
                 for (int i = 0; i < n; i++)
                     x[i] = amx_input(a->x[row * a->x_stride + k0 + i]);
@@ -123,7 +123,7 @@ void exact_matmul_amx(const struct ops *ops, const struct matmul_args *a)
         matmul_part_amx(a, &a->parts[i]);
 }
 
-/* ---- rule d: sums of norms run in 16 lanes, number i in lane i mod 16 ---- */
+/* ---- rule f: sums of norms run in 16 lanes, number i in lane i mod 16 ---- */
 
 void exact_norm(const struct ops *ops, const struct norm_args *a)
 {
@@ -199,10 +199,10 @@ void exact_expert_sum(const struct ops *ops, const struct expert_sum_args *a)
         }
 }
 
-/* ---- rules b, c: a prompt ---- */
+/* ---- rules b, d: a prompt ---- */
 
-/* Query `query` of `head`: x [query + 1] becomes exp(logit - maximum), 0 before the window. Returns
- * what makes weights of them, 1 / (sum + sink). Writes its outputs. */
+/* Query `query` of `head`: x [query + 1] becomes exp(logit - maximum), 0 before the window; writes
+ * the output. Returns 1 / (sum + sink), the factor from exps to weights. */
 static float prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s,
                           int query, int head, int round, float *x)
 {
@@ -240,8 +240,8 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
     return inverse;
 }
 
-/* A tile of 32 queries in one KV head. Its weights are one chain per key over (query, head); what
- * comes out is added to the scores. A query whose weights are no numbers adds nothing. */
+/* A tile of 32 queries in one KV head: its weights, one chain per key over (query, head), are added
+ * to the scores. A query with NaN weights adds nothing. */
 static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_span *s, int tile,
                         int kv_head, int round)
 {
@@ -263,7 +263,7 @@ static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_
             for (int key = 0; key <= query && isfinite(inverse); key++)
                 columns[key] = fmaf(x[key], inverse, columns[key]);
         }
-        for (int key = 0; key <= query && hits && scores; key++) { // held against one query's mean
+        for (int key = 0; key <= query && hits && scores; key++) { // each query's mean decides
             scores[key] = evict_score_next(&score, scores[key], columns[key], group, query);
             columns[key] = 0;
         }
@@ -318,7 +318,7 @@ static void reduce_id(const struct head_reduce_args *a, int row, float raw, int3
     float logit = edited(a, q, raw, id), value = logit;
     if (id == q->target && (q->want & HEAD_SCORE))
         s->target_logit = raw;
-    if (raw > s->best_logit) { // ids ascend: of equal logits the first stays
+    if (raw > s->best_logit) { // ids ascend: of equal logits the first wins
         s->best_logit = raw;
         s->best_id = id;
     }

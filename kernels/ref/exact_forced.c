@@ -1,9 +1,9 @@
 /* kernels/ref/exact_forced.c - rule b of kernels/ops.h as code: a row's token over its slots.
  *
  * Owns: the order of every sum of attend_forced. Refuses: speed; where tokens are stored (slots.c).
- * Note: a split is a sum of its own, relative to its own greatest logit, and
- * splits are joined in order by weights relative to the greatest of all. Exps of a split are made
- * anew wherever they are needed, so nothing here grows with the row. */
+ * A split has sums of its own, relative to its own greatest logit; splits are joined in order with
+ * weights relative to the greatest logit of all. The exps of a split are computed again wherever
+ * they are needed, so scratch does not grow with the row. */
 #include "kernels/math.h"
 #include "kernels/ref/ref.h"
 #include "kernels/score.h"
@@ -26,10 +26,10 @@ struct query {
     float own_k[HEAD_DIM_MAX], own_v[HEAD_DIM_MAX]; // as the KV format rounds them
 };
 
-/* What one split sums up to, and the exps that it is made of. */
+/* The sums of one split, and its exps. */
 struct split {
     int first, n;     // slots: index of the first one, how many
-    float max, sum;   // greatest logit; of the exps
+    float max, sum;   // greatest logit; sum of the exps
     float exp[SPLIT]; // exp(logit - max); 0 where masked
     float out[HEAD_DIM_MAX];
 };
@@ -39,7 +39,7 @@ static int sees(const struct query *q, const struct ref_slot *at)
     return ref_sees(q->args, q->span, q->kv, at, q->now);
 }
 
-/* Sum of q over a group of dimensions: 16 lanes. */
+/* Sum of q over a group of dimensions, in 16 lanes. */
 static float group_sum(const struct kv_layout *l, const float *q, int group)
 {
     float lanes[16] = {0};
@@ -48,8 +48,8 @@ static float group_sum(const struct kv_layout *l, const float *q, int group)
     return math_sum16(lanes);
 }
 
-/* One chain over dimensions; with codes one for each group of them, whose scale and minimum come in
- * as two links of a chain over groups, unless the key is rotated. rank: by which. */
+/* One chain over dimensions. With codes and an unrotated key: one chain per group, whose scale and
+ * minimum enter as two links of a chain over groups. rank: rotates the key. */
 static float logit(const struct query *q, struct ref_slot at, int rank)
 {
     const struct kv_layout *l = at.layout;
@@ -73,7 +73,7 @@ static float logit(const struct query *q, struct ref_slot at, int rank)
 }
 
 /* out += exps . V over the n slots of a page from index `first`: one chain over slots. With codes
- * the minima of a page come in at once, as a sum in 16 lanes, then exp * scale times the codes. */
+ * the page's minima are added first, as one sum in 16 lanes, then exp * scale times the codes. */
 static void page_values(const struct query *q, int first, int n, const float *exps, float *out)
 {
     const struct kv_layout *l = ref_slot_at(q->kv, q->head, first).layout;
@@ -88,7 +88,7 @@ static void page_values(const struct query *q, int first, int n, const float *ex
         out[d] = out[d] + math_sum16(lanes[d / KV_GROUP]);
     for (int i = 0; i < n; i++) {
         struct ref_slot at = ref_slot_at(q->kv, q->head, first + i);
-        if (!sees(q, &at)) // may hold anything
+        if (!sees(q, &at)) // may contain anything
             continue;
         if (l->groups == 0)
             kv_get(l, at.page, at.slot, q->head, NULL, v);
@@ -99,7 +99,7 @@ static void page_values(const struct query *q, int first, int n, const float *ex
     }
 }
 
-/* Splits lie at multiples of 256 page slots; the ring is one more, the last. */
+/* Splits begin at multiples of 256 page slots; the ring is the last split. */
 static void split_run(const struct query *q, int index, struct split *s)
 {
     const int n_pages = q->kv->n_slots;
@@ -124,7 +124,7 @@ static void split_run(const struct query *q, int index, struct split *s)
         page_values(q, s->first + i, (int)min_i64(PAGE_SLOTS, s->n - i), s->exp + i, s->out);
 }
 
-/* The token's own logit: 16 lanes over the dimensions. */
+/* The token's own logit, in 16 lanes over the dimensions. */
 static float own_logit(const struct query *q)
 {
     float lanes[16] = {0};
@@ -133,9 +133,9 @@ static float own_logit(const struct query *q)
     return math_softcap(math_sum16(lanes) * q->args->scale, q->args->cap);
 }
 
-/* Writes the outputs [head_dim] of a query; columns [slots]: the chain over query heads of the
- * weights of every slot; NULL: none wanted. Returns the token's own weight. A query whose weights
- * are no numbers adds nothing and returns 0. */
+/* Writes the outputs [head_dim] of a query. columns [slots] (or NULL): adds each slot's weight, a
+ * chain over query heads. Returns the token's own weight. A query with NaN weights adds nothing and
+ * returns 0. */
 static float query_run(const struct query *q, float *to, float *columns)
 {
     const int head_dim = q->args->kv.layout.head_dim;
@@ -167,7 +167,7 @@ static float query_run(const struct query *q, float *to, float *columns)
     return own * inverse;
 }
 
-/* Token i of a span in one KV head. Returns its own score. */
+/* Runs token i of a span in one KV head. Returns its own score. */
 static float head_run(const struct ops *ops, const struct attend_forced_args *a,
                       const struct forced_span *s, const struct kv_row *kv, int i, int head,
                       float *columns)

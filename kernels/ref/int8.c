@@ -1,8 +1,8 @@
-/* kernels/ref/int8.c - the int8 matmul in obvious loops: see struct matmul_args in kernels/ops.h.
+/* kernels/ref/int8.c - the int8 matmul in plain loops: see struct matmul_args in kernels/ops.h.
  *
- * Owns: what quantised inputs times quantised weights mean, in both references. Refuses: speed.
- * Note: the codes are those of the fast kernels, to the bit, and sums of a group
- * are whole numbers; the chain over groups alone is double in one reference, f32 in the other. */
+ * Owns: the product of quantised inputs and weights, for both references. Refuses: speed.
+ * Codes equal those of the fast kernels, and sums of a group are integers; only the chain over
+ * groups differs: double in one reference, f32 in the other. */
 #include "kernels/dtype_own.h"
 #include "kernels/math.h"
 #include "kernels/ref/ref.h"
@@ -38,7 +38,7 @@ static struct group_number number_at(enum dtype t, const uint8_t *panel, int i, 
     return number;
 }
 
-/* Largest magnitude of a group. */
+/* Largest magnitude of a group; NaN if a number is not finite, 0 below 2^-100. */
 static float largest(const float *x, int k)
 {
     float max = 0;
@@ -55,8 +55,7 @@ static int code_of(float x, float max)
     return isfinite(max) && max > 0 ? (int)rintf(x * (127.0f / max)) : 0;
 }
 
-/* Output o of a panel times one group of inputs from `first`: whole numbers, and what scales them.
- */
+/* Output o of a panel times one group of inputs from `first`: integer sums and their scales. */
 struct group_sums {
     struct group_number number;
     int products, inputs;

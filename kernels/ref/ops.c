@@ -1,10 +1,9 @@
-/* kernels/ref/ops.c - every op in obvious loops: the specification, never optimised.
+/* kernels/ref/ops.c - every op in plain loops: the specification, never optimised.
  *
- * Owns: what an op means; slots.c beside it has those that move tokens, int8.c the int8 matmul,
- * exact.c the order of sums. Refuses: threads, speed, scratch but for the logits of a query.
- * Note: sums are double, so a fast op differs from this by its rounding alone;
- * what the contract rounds (inputs to the compute format, K and V to the KV format) is rounded here
- * too. */
+ * Owns: what an op computes; slots.c has ops that move tokens, int8.c the int8 matmul, exact.c the
+ * order of sums. Refuses: threads, speed, scratch except for the logits of a query.
+ * Sums are double, so a fast op differs from this by its own rounding alone. What the contract
+ * rounds (inputs to the compute format, K and V to the KV format) is rounded here too. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -177,7 +176,7 @@ void ref_mix(const struct ops *ops, const struct mix_args *a)
         }
 }
 
-/* In double, by going through all for the best that is left. */
+/* Sums in double; each choice scans all experts for the best one left. */
 void ref_route(const struct ops *ops, const struct route_args *a)
 {
     const struct route *r = &a->to;
@@ -218,7 +217,6 @@ void ref_route(const struct ops *ops, const struct route_args *a)
         r->places[r->pairs[i]] = i;
 }
 
-/* Each pair and part by itself. */
 void ref_expert_matmul(const struct ops *ops, const struct expert_matmul_args *a)
 {
     const struct route *r = &a->route;
@@ -265,9 +263,8 @@ static double dot(const float *a, const float *b, int n)
     return sum;
 }
 
-/* One query of one head against keys 0..query of the prompt; x [query + 1] becomes
- * its logits. Weights are added to columns [query + 1], NULL: none wanted; but those that are no
- * numbers. */
+/* One query of one head against keys 0..query of the prompt. x [query + 1] becomes its logits. Adds
+ * weights to columns [query + 1] (or NULL), unless they are NaN. */
 static void prompt_query(const struct attend_prompt_args *a, const struct prompt_span *s, int query,
                          int head, int round, double *x, float *columns)
 {
@@ -306,7 +303,7 @@ static void prompt_query(const struct attend_prompt_args *a, const struct prompt
         out[d] = (float)mean[d];
 }
 
-/* What a query's columns do to the scores of a KV head. */
+/* Adds a query's columns to the scores of a KV head. */
 static void prompt_columns(const struct attend_prompt_args *a, const struct prompt_span *s,
                            int query, int kv_head, const float *columns)
 {
@@ -339,8 +336,8 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
     }
 }
 
-/* K and, where asked for, V number `index` of those that a token attends: its slots, then its own.
- * 0: it does not see it. */
+/* K and, if want_v, V number `index` of those that a token attends: its slots, then its own.
+ * Returns 0 if the token does not see the slot. */
 static int forced_kv(const struct attend_forced_args *a, const struct forced_span *s,
                      const struct kv_row *kv, int now, int index, int head,
                      const float own[2][HEAD_DIM_MAX], float to[2][HEAD_DIM_MAX], int want_v)
@@ -358,8 +355,8 @@ static int forced_kv(const struct attend_forced_args *a, const struct forced_spa
     return 1;
 }
 
-/* Token i of a span, one query head. Returns its own weight; adds the others to columns [slots],
- * NULL: none wanted. A query whose weights are no numbers adds nothing. */
+/* Runs token i of a span for one query head. Returns its own weight; adds the other weights to
+ * columns [slots] (or NULL). A query with NaN weights adds nothing. */
 static double forced_query(const struct ops *ops, const struct attend_forced_args *a,
                            const struct forced_span *s, const struct kv_row *row, int i, int head,
                            const float own[2][HEAD_DIM_MAX], float *columns)
@@ -399,7 +396,7 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     return weight;
 }
 
-/* own_score: as ref_place. */
+/* own_score: see ref_place. */
 static void forced_token(const struct ops *ops, const struct attend_forced_args *a,
                          const struct forced_span *s, struct kv_row *kv, int i, float *own_score)
 {

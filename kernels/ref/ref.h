@@ -1,19 +1,20 @@
-/* kernels/ref/ref.h - what the two references share, and the doors of the exact one.
+/* kernels/ref/ref.h - what the two references share, and the functions of the exact reference.
  *
- * kernels/ref/ops.c says what an op means, with sums in double. kernels/ref/exact*.c are the order
- * rules of kernels/ops.h as code: every sum in f32, link by link, as every instruction set and
- * device has to make it under COMPUTE_F32; ops.isa = ISA_EXACT asks for it. Ops without sums
- * (decode, gather, compact, cast, route, kv_store, prompt_keep) have one reference, which is exact.
+ * kernels/ref/ops.c defines what an op computes, with sums in double. kernels/ref/exact*.c has the
+ * order rules of kernels/ops.h as code: every sum in f32, link by link, with the bytes that every
+ * instruction set and device gives under COMPUTE_F32; ops.isa = ISA_EXACT selects it. Ops without
+ * sums (decode, gather, compact, cast, route, kv_store, prompt_keep) have one reference, which is
+ * exact.
  *
- * Owns: which slots a token attends, and where it is stored (kernels/ref/slots.c). Refuses: sums.
- */
+ * Owns: which slots a token attends, and where the token is stored (kernels/ref/slots.c). Refuses:
+ * sums. */
 #ifndef KERNELS_REF_REF_H
 #define KERNELS_REF_REF_H
 
 #include "kernels/ops.h"
 
 #define HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
-#define CHUNK        256 // columns of a panel decoded at a time: whole blocks in any format
+#define CHUNK        256 // columns of a panel decoded at a time: whole blocks of any format
 
 static inline float ref_round_bf16(float x)
 {
@@ -25,37 +26,36 @@ struct ref_slot {
     const struct kv_layout *layout;
     const void *page;
     int slot;     // of the page
-    int64_t meta; // where slot_pos, slot_score and slot_trait have it
-    int masked;   // its weight is 0, and its V is not multiplied
+    int64_t meta; // index in slot_pos, slot_score and slot_trait
+    int masked;   // weight 0; V is not multiplied
 };
 
-/* Slots that the token at position `now` attends beside its own: page slots, then the ring's. */
+/* Slots that the token at position `now` attends besides itself: page slots, then ring slots. */
 int ref_slot_count(const struct kv_row *kv, int now);
 struct ref_slot ref_slot_at(const struct kv_row *kv, int head, int index);
-/* 1: the token at position `now` sees the slot; of those that are masked and hidden nothing is
- * read. */
+/* 1: the token at position `now` sees the slot. Masked and hidden slots are not read. */
 int ref_sees(const struct attend_forced_args *a, const struct forced_span *s,
              const struct kv_row *kv, const struct ref_slot *at, int now);
-/* x [head_dim], q or a key, rotated by rank `rank` in place; without tables it stays. */
+/* Rotates x [head_dim], q or a key, by `rank` in place; does nothing without tables. */
 void ref_turn(const struct slot_rope *rope, int rank, float *x);
-/* How many live slots of a head are older than the one at `index`, counted. */
+/* Counts the live slots of a head that are older than slot `index`. */
 int ref_rank(const struct kv_row *kv, int head, int now, int index);
-/* All ranks of a row, when its next token has position `now`. */
+/* Updates all ranks of a row whose next token has position `now`. */
 void ref_ranks(const struct kv_row *kv, int now);
-/* Layout in which a row's own token is rounded. */
+/* The layout in which a row's own token is rounded. */
 const struct kv_layout *ref_own_layout(const struct kv_row *kv);
-/* The score that the token at position `now` brings: weight is its own, summed over the heads of
- * its group. */
+/* The initial score of the token at position `now`; weight: its own, summed over the heads of its
+ * group. */
 float ref_own_score(const struct attend_forced_args *a, int now, float weight);
-/* After its attention: token i of a span takes its place in all heads, and kv->n_slots follows.
- * own [REF_OWN * n_kv_heads]: begins with the token's scores, the rest is room for its traits and
- * for those of the one that leaves the ring. */
+/* Stores token i of a span in all heads after its attention, and updates kv->n_slots. own [REF_OWN
+ * * n_kv_heads]: the token's scores, then scratch for its traits and for score and trait of the
+ * token that leaves the ring. */
 #define REF_OWN 4
 void ref_place(const struct attend_forced_args *a, const struct forced_span *s, struct kv_row *kv,
                int i, float *own);
 
-/* Puts a candidate into a descending list of at most `cap`, equal logits by ascending id; NaN never
- * enters. */
+/* Inserts a candidate into a descending list of at most `cap`, ties by ascending id; ignores
+ * NaN. */
 void ref_list_insert(struct head_candidate *list, int *n, int cap, struct head_candidate in);
 
 #define EXACT(name) void exact_##name(const struct ops *ops, const struct name##_args *args);
@@ -69,12 +69,12 @@ EXACT(attend_prompt)
 EXACT(attend_forced)
 EXACT(head_reduce)
 #undef EXACT
-/* x of an activation (enum act_kind). */
+/* Activation `kind` (enum act_kind) of x. */
 double ref_act(int kind, double x);
-/* Bias, act and residual of output o, whose sum is at hand; y: what stood there. */
+/* Applies bias, act and residual to the sum of output o; y: the old value. */
 float exact_finish(const struct matmul_part *part, float sum, int o, float y);
-/* Rule a as ISA_AMX has it under COMPUTE_BF16 (and INT8, where weights are multiplied as bf16):
- * byte for byte, but for which NaN. */
+/* Rule a for ISA_AMX under COMPUTE_BF16 (and INT8, for weights multiplied as bf16): byte for byte,
+ * except for the bits of a NaN. */
 void exact_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void exact_matmul_int8(const struct ops *ops, const struct matmul_args *args);
 

@@ -1,11 +1,11 @@
-/* kernels/ref/slots.c - which slots a token attends, who goes, and where what stays is stored.
+/* kernels/ref/slots.c - which slots a token attends, which slot is evicted, where tokens are
+ * stored.
  *
- * Owns: kv_store, prompt_keep, ranks and the end of attend_forced in obvious loops, for both
- * references.
- * Refuses: sums of attention; ranks come from policy/evict.h.
- * Note: the token that asks for a page slot (the incoming one) is the new token,
- * or with a ring the one that the new token pushes out of it. Ranks are counted anew
- * for every token: nothing here reads those that rows carry. */
+ * Owns: kv_store, prompt_keep, ranks and the end of attend_forced in plain loops, for both
+ * references. Refuses: sums of attention; the order of eviction (policy/evict.h).
+ * The token that asks for a page slot (the incoming one) is the new token, or with a ring the token
+ * that the new one pushes out. Ranks are counted for every token: nothing here reads the ranks that
+ * rows carry. */
 #include "kernels/ref/ref.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ static struct ref_slot page_slot(const struct kv_row *kv, int head, int slot)
                              .masked = kv->slot_pos && kv->slot_pos[meta] < 0};
 }
 
-/* The place of the token of position pos in the ring. */
+/* The ring slot of position pos. */
 static struct ref_slot ring_slot(const struct kv_row *kv, int head, int pos)
 {
     const struct kv_layout *ring = &kv->all->ring;
@@ -125,13 +125,14 @@ void ref_ranks(const struct kv_row *kv, int now)
 
 /* ---- one token of a span ---- */
 
-/* What asks for a page slot. */
+/* The token that asks for a page slot. */
 struct incoming {
-    int pos;              // -1: nobody, the ring is not full
+    int pos;              // -1: none, the ring is not full
     float *score, *trait; // [n_kv_heads]
 };
 
-/* What a token brings to the choice of its victim: pieces of ref_place()'s own. */
+/* Scores and traits of the token, for the choice of a victim: parts of ref_place()'s
+ * own_numbers. */
 struct own {
     float *score, *trait; // [2, n_kv_heads]
 };
@@ -141,7 +142,8 @@ static struct own own_at(float *own, int n_kv_heads)
     return (struct own){own, own + 2 * n_kv_heads};
 }
 
-/* What a page slot, or the incoming token (slot n_slots), counts in heads [first, last). */
+/* Value of a page slot, or of the incoming token (slot n_slots), summed over heads [first,
+ * last). */
 static float slot_value(const struct attend_forced_args *a, const struct kv_row *kv,
                         const struct incoming *in, int slot, int first, int last)
 {
@@ -184,7 +186,7 @@ static int forced_victim(const struct attend_forced_args *a, const struct forced
     return best;
 }
 
-/* Slots of a head that are not masked, in pages and ring. */
+/* Unmasked slots of a head, in pages and ring. */
 static int live_slots(const struct kv_row *kv, int head, int now)
 {
     int n = kv_ring_used(kv, now);
@@ -193,9 +195,8 @@ static int live_slots(const struct kv_row *kv, int head, int now)
     return n;
 }
 
-/* Where the incoming token goes in heads [first, last): a page slot, or -1. Under simulate the
- * victim is masked and keeps its slot; *pos, the incoming position, is masked when it is the one.
- */
+/* The page slot of the incoming token in heads [first, last), or -1. Under simulate the victim is
+ * masked and keeps its slot; if the incoming token is the victim, *pos is masked. */
 static int forced_room(const struct attend_forced_args *a, const struct forced_span *s,
                        const struct kv_row *kv, int first, int last, int now,
                        const struct incoming *in, int *pos, struct evict_event *event)
@@ -283,8 +284,7 @@ float ref_own_score(const struct attend_forced_args *a, int now, float weight)
 
 /* ---- after a prompt ---- */
 
-/* K and V (or NULL) of a position, K as it is kept: where positions are ranks, as it was before it
- * was rotated. */
+/* K and V (or NULL) of a position, K as it is stored: unrotated where positions are ranks. */
 static void prompt_get(const struct prompt_keep_args *a, int head, int pos, float *k, float *v)
 {
     const struct slot_rope *rope = &a->rope;
@@ -310,8 +310,7 @@ static float kept_trait(const struct prompt_keep_args *a, const struct evict_rul
     return score_trait(mode->trait, k, v, a->from.head_dim);
 }
 
-/* The unprotected position that goes first among those not gone yet: marks hold ~pos of the gone.
- */
+/* The first unprotected position to evict. marks: ~pos where a position is already evicted. */
 static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, int head)
 {
     const struct evict_rule mode = evict_rule_of(a->evict.policy);
@@ -335,7 +334,7 @@ static int keep_victim(const struct prompt_keep_args *a, const int32_t *marks, i
     return best;
 }
 
-/* marks [n_prompt] of a head: each position itself; ~position of the n that go first. */
+/* Writes marks [n_prompt] of a head: pos, or ~pos for the first n to evict. */
 static void marks_cut(const struct prompt_keep_args *a, int32_t *marks, int head, int n)
 {
     for (int pos = 0; pos < a->n_prompt; pos++)
@@ -346,7 +345,7 @@ static void marks_cut(const struct prompt_keep_args *a, int32_t *marks, int head
     }
 }
 
-/* Writes what a head keeps. */
+/* Writes the slots that a head keeps. */
 static void keep_marked(const struct prompt_keep_args *a, const struct kv_row *kv,
                         const int32_t *marks, int h)
 {
