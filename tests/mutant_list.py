@@ -478,9 +478,9 @@ fault("f32 crosses as bf16", "engine/line/costs.c",
 fault("dirty bits of the other job", "engine/line/attend.c",
       "    *dirty = a->dirty[slot];", "    *dirty = a->dirty[1 - slot];", LINE)
 fault("a KV frame is given back after part 0", "engine/line/stage.c",
-      "    if (!s.whole) // it only read them\n",
+      "    if (!s.whole) // the part only read the hidden states\n",
       "    if (!s.whole && s.kind == STEP_DECODE)\n        TRY(home_kv_put(&e->home, s.n, s.layer - 1, s.batch));\n"
-      "    if (!s.whole) // it only read them\n", LINE)
+      "    if (!s.whole) // the part only read the hidden states\n", LINE)
 fault("a layer's frame is given back after part 0 of its last batch", "engine/line/stage.c",
       "if (s.batch == e->order.batches - 1 && s.whole)", "if (s.batch == e->order.batches - 1)", LINE)
 fault("the next part reads KV before the other has written it", "policy/plan.c",

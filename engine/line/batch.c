@@ -1,8 +1,7 @@
 /* engine/line/batch.c - see batch.h.
  *
- * Note: whatever is decided here (who enters when, how a forced span is
- * cut, who returns to the queue) changes speed and never a byte of the answer; the rules that fix
- * the bytes stand in kernels/ops.h and policy/evict.h. */
+ * Note: decisions made here (admission, cuts of forced spans, requeuing) change speed and never a
+ * byte of the answer. The rules that fix the bytes are in kernels/ops.h and policy/evict.h. */
 #include "engine/line/batch.h"
 
 #include "engine/job/sample.h"
@@ -87,7 +86,7 @@ int batch_turns_long(const struct shape *shape, const struct row *row)
     return shape->rope_long > 0 && row->request->n_cap > shape->rope_long;
 }
 
-/* Slots given up by the tokens of this pass. */
+/* Slots evicted by the tokens of this pass. */
 static int evicted(const struct row *row)
 {
     int before = row->n_slots + ring_used(row, row->n_done);
@@ -120,8 +119,8 @@ static struct row *youngest_row(struct batch *t)
     return young;
 }
 
-/* Pages for the slots after this pass; when too few are free the youngest row of the batch returns
- * to the queue, which may be this one. Returns 1 when the row has its pages. */
+/* Allocates pages for the slots after this pass. While too few pages are free, the youngest row of
+ * the batch is requeued, possibly this row itself. Returns 1 when the row has its pages. */
 static int row_take_pages(struct batches *b, struct batch *t, struct row *row)
 {
     int need = admit_pages(row->n_slots_after);
@@ -137,7 +136,7 @@ static int row_take_pages(struct batches *b, struct batch *t, struct row *row)
     return 1;
 }
 
-/* The pass before is over for this batch: what was taken is done. */
+/* Ends the batch's previous pass: n_take moves into n_done. */
 static void end_pass(struct batches *b, struct batch *t)
 {
     for (int r = 0; r < t->n_rows; r++) {
@@ -234,9 +233,9 @@ static void add_positions(struct batches *b, struct batch *t, const struct span 
     }
 }
 
-/* Positions of a prompt that need not be computed again, because the first prompt of this pass has
- * the same tokens there. None under policies that score a prompt by attention: they want all of
- * a row's own queries. */
+/* Number of leading positions of a prompt that have the same tokens as the first prompt of this
+ * pass, so that they need no computation. 0 under policies that score a prompt by attention: these
+ * need all of a row's own queries. */
 static int shared_with_first(const struct batches *b, const struct batch *t, const struct row *row,
                              int n)
 {
@@ -304,7 +303,7 @@ enum err batch_refill(struct batches *b, int index, int64_t pass)
     return OK;
 }
 
-/* One position's results; the row may finish. */
+/* Hands one position's results to its row; the row may finish. */
 static enum err take_position(struct batches *b, struct batch *t, int i)
 {
     const struct position *p = &t->positions[i];
@@ -353,7 +352,7 @@ enum err batch_sample(struct batches *b, int index)
     return OK;
 }
 
-/* What a span adds to a batch's load, in a layer of a kind. */
+/* Adds a span to a batch's load, for one layer of a kind. */
 static void load_span(const struct evict *evict, const struct row *row, const struct span *s,
                       int kind, struct kv_load *l)
 {
@@ -426,7 +425,7 @@ void batches_return(struct batches *b)
             struct row *row = &t->rows[r];
             if (!row->request)
                 continue;
-            /* What it has given up is given up once more when it comes back. */
+            /* The row's evictions are counted again when the row is recomputed. */
             b->evicted_slots -= row->n_done - row->n_slots - ring_used(row, row->n_done);
             row_leave(t, row);
         }

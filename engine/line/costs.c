@@ -1,12 +1,11 @@
-/* engine/line/costs.c - what the engine tells the plan: sizes of the model and of its own tables.
- */
+/* engine/line/costs.c - sizes of the model and of the engine's own tables, as input of the plan. */
 #include "engine/line/engine.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of a layer held as tiles; 0 when it is stored so. */
+/* Bytes of a layer when decoded to tiles; 0 when the layer is already stored as tiles. */
 static int64_t tile_bytes(const struct model_layer *l, struct device *device, enum compute compute)
 {
     struct model_layer tiles;
@@ -18,7 +17,7 @@ static int64_t tile_bytes(const struct model_layer *l, struct device *device, en
     return 0;
 }
 
-/* Of its experts, what a pass may leave where it is: see plan_experts_share(). */
+/* Expert bytes that a pass may leave unread: see plan_experts_share(). */
 static void experts_info(const struct model *model, struct weights_info *w)
 {
     const struct shape *s = &model->shape;
@@ -39,7 +38,7 @@ static void experts_info(const struct model *model, struct weights_info *w)
     w->expert_overlap = n_bytes > 0 ? 1 + PIECE_BYTES * matrices / n_bytes : 1;
 }
 
-/* Numbers of the MLPs of a layer that a token meets, the router's among them. */
+/* Weights that one token uses in the MLPs of a layer, router included. */
 static int64_t mlp_numbers(const struct shape *s, int layer)
 {
     const int64_t matrices = s->gated ? 3 : 2;
@@ -76,8 +75,8 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
     w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
 }
 
-/* Formats may differ from layer to layer: the one whose bytes are nearest to the mean; of two kinds
- * of layers one of that which there are more of. */
+/* Formats may differ between layers: returns the layer whose size is nearest to the mean. If a
+ * model has two kinds of layers, only the more frequent kind counts. */
 static const struct model_layer *mean_layer(const struct model *model)
 {
     const struct shape *s = &model->shape;
@@ -107,7 +106,7 @@ static struct probe_tensor matrix_of(const struct model_tensor *t, enum compute 
                                  .joins = joins};
 }
 
-/* Numbers of a token between the matrices of a layer's MLPs. */
+/* Activations of one token between the matrices of a layer's MLPs. */
 static int numbers_of_mlps(const struct shape *s, const struct model_layer *l)
 {
     if (model_has(l, ROLE_DENSE_UP))
@@ -120,7 +119,7 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
 {
     static const struct {
         enum tensor_role role;
-        int joins; // as layer_decode.c calls them
+        int joins; // 1: same op as the call before, as in layer_decode.c
     } calls[] = {{ROLE_Q, 0},          {ROLE_K, 1},           {ROLE_V, 1},
                  {ROLE_O, 0},          {ROLE_GATE, 0},        {ROLE_UP, 1},
                  {ROLE_DOWN, 0},       {ROLE_DENSE_GATE, 0},  {ROLE_DENSE_UP, 1},
@@ -165,8 +164,8 @@ int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct 
     return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
-/* Pages of a layer that a token writes over: heads that choose victims for themselves find them
- * anywhere; the page that is not full stays. */
+/* Full pages of a layer that one token overwrites. Heads that choose victims independently hit
+ * different pages; the page that is being filled stays near the compute. */
 static double pages_written(const struct shape *s, int64_t slots_max, const struct evict *evict)
 {
     double slots = (double)max_i64(slots_max, 1);

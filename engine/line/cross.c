@@ -27,7 +27,7 @@ static void belt_close(struct belt *b)
     }
 }
 
-/* The next buffer: the stream that fills it waits until it was emptied. */
+/* The next buffer to fill; the filling stream first waits until the buffer is empty. */
 static uint8_t *belt_next(struct belt *b)
 {
     const int i = (int)(b->n % 2);
@@ -35,7 +35,7 @@ static uint8_t *belt_next(struct belt *b)
     return b->buffers[i];
 }
 
-/* It is filled: the other stream may empty it. */
+/* Marks the buffer as filled: the other stream may empty it. */
 static void belt_filled(struct belt *b)
 {
     const int i = (int)(b->n % 2);
@@ -49,7 +49,7 @@ static void belt_emptied(struct belt *b)
     b->n++;
 }
 
-/* Slots that a prompt does not fill cross with those that it fills. */
+/* Copies include the slots that a prompt leaves unused: zero them once. */
 static void fill_kept(const struct memory *memory, struct stream *s)
 {
     const struct ops ops = {.stream = s};

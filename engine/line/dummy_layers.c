@@ -1,7 +1,7 @@
 /* engine/line/dummy_layers.c - see dummy_layers.h.
  *
- * Note: the resident layers of an on-demand pack are made even when the file has
- * them, so that what earlier runs streamed does not show in the speed of this one. */
+ * Note: resident layers of an on-demand pack are generated even when the file has them, so that the
+ * speed of a run does not depend on what earlier runs streamed. */
 #include "engine/line/dummy_layers.h"
 
 #include "engine/model/dummy.h"
@@ -19,7 +19,7 @@ struct made_layer {
     int layer;
     uint8_t *to; // NULL: into the file
     enum err err;
-    char text[256]; // of err: sentences are kept per thread
+    char text[256]; // text of err: error texts are kept per thread
 };
 
 struct group {
@@ -43,7 +43,7 @@ static void make_task(void *ctx, int thread, int n_threads)
     }
 }
 
-/* Makes the layers of a mask, in their order; home NULL: into the file. */
+/* Generates the wanted layers in ascending order, into `home`; home NULL: into the file. */
 static enum err make_layers(const struct dummy_layers *d, const struct pack_provider *provider,
                             const uint8_t *wanted, int64_t total_bytes, int fd, struct home *home)
 {
@@ -67,7 +67,7 @@ static enum err make_layers(const struct dummy_layers *d, const struct pack_prov
     return OK;
 }
 
-/* Another run may have added layers, or put a new pack there, since the model was opened. */
+/* Another run may have added layers or replaced the pack since the model was opened. */
 static enum err read_again(struct model *m, int fd)
 {
     struct model now;
@@ -110,7 +110,7 @@ static enum err check_disk(const struct model *m, int fd, int64_t n_bytes)
     return OK;
 }
 
-/* The file is locked: nobody reads or writes its directory but us. */
+/* The caller holds the lock: no other process reads or writes the directory of the pack. */
 static enum err add_layers(const struct dummy_layers *d, const struct pack_provider *provider,
                            const struct plan *plan, int fd)
 {
@@ -140,7 +140,7 @@ enum err dummy_layers_store(const struct dummy_layers *d, const struct plan *pla
     int fd = open(m->path, O_RDWR | O_CLOEXEC);
     enum err e = fd < 0 ? fail(ERR_IO, "%s: open: %s", m->path, strerror(errno)) : OK;
     if (e == OK) {
-        model_lock(fd, MODEL_DIRECTORY, 1, 1); // without locks: one process at a time
+        model_lock(fd, MODEL_DIRECTORY, 1, 1); // may fail: then one process at a time
         e = add_layers(d, &provider, plan, fd);
         close(fd);
     }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHOWN_MAX 256 // slots of a line of the trace
+#define SHOWN_MAX 256 // slots shown in one line of the trace
 
 enum err dump_open(struct dump *d, const struct dump_config *config)
 {
@@ -56,7 +56,7 @@ static void dump_kept(FILE *f, const struct kv_row *kv, int head, int n)
             fprintf(f, "%s%d", comma, kept ? kept[s] : s);
             comma = ",";
         }
-    for (int s = n - kv_ring_used(kv, n); s < n; s++) { // the ring: its last tokens
+    for (int s = n - kv_ring_used(kv, n); s < n; s++) { // the ring: the newest tokens
         fprintf(f, "%s%d", comma, s);
         comma = ",";
     }
@@ -67,7 +67,7 @@ static void dump_kept(FILE *f, const struct kv_row *kv, int head, int n)
 
 struct shown {
     int pos;
-    float score; // what it counts
+    float score; // evict_rule's value of the slot
 };
 
 static int by_position(const void *a, const void *b)
@@ -75,7 +75,7 @@ static int by_position(const void *a, const void *b)
     return ((const struct shown *)a)->pos - ((const struct shown *)b)->pos;
 }
 
-/* 1: the slot holds a token before position `next`; slots of the ring stand last. */
+/* 1: the slot holds a token before position `next`. Ring slots follow page slots. */
 static int is_held(const struct kv_row *kv, int64_t at, int64_t slot, int next)
 {
     const int64_t ring = kv->slots_cap - kv->ring_slots;
@@ -88,8 +88,8 @@ static float trait_of(const struct kv_row *kv, int64_t slot)
     return kv->slot_trait ? kv->slot_trait[slot] : 0;
 }
 
-/* What a head holds before the token at position `next`, oldest first. Returns how many there are,
- * the first SHOWN_MAX of the pages' in *all. */
+/* Slots of a head before the token at position `next`, oldest first. Returns the total; writes the
+ * first SHOWN_MAX page slots to *all. */
 static int shown_slots(const struct dump *d, const struct kv_row *kv, int head, int next,
                        struct shown *all)
 {
@@ -106,7 +106,7 @@ static int shown_slots(const struct dump *d, const struct kv_row *kv, int head, 
     return n;
 }
 
-/* Positions that may not go stand in brackets; where nothing is ranked by scores, none are told. */
+/* Protected positions are printed in brackets; scores only if the policy ranks by scores. */
 static void trace_slots(const struct dump *d, const struct row *row, const struct kv_row *kv,
                         int head, int next)
 {
@@ -149,7 +149,7 @@ static void trace_kv(const struct dump *d, const struct row *row, int layer,
                     v->pos == pos + i ? ", itself" : "");
         else if (v->pos >= 0)
             fprintf(d->trace, " drops %d", v->pos);
-        if (i < n - 1) { // what it held then is not known any more
+        if (i < n - 1) { // its slots at that time are no longer known
             fputc('\n', d->trace);
             continue;
         }

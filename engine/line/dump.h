@@ -1,5 +1,5 @@
-/* engine/line/dump.h - --kv-dump: positions kept after a prompt, then each victim with its position
- * and score, as JSON lines; --kv-trace: the same to read, and what heads hold. */
+/* engine/line/dump.h - --kv-dump: the positions kept after a prompt, then each victim with position
+ * and score, as JSON lines. --kv-trace: the same as text, with the slots that heads hold. */
 #ifndef ENGINE_LINE_DUMP_H
 #define ENGINE_LINE_DUMP_H
 
@@ -16,13 +16,13 @@ struct dump_config {
 
 struct dump {
     struct dump_config config;
-    struct whole_file files[2]; // owned: of the two paths
-    FILE *file, *trace;         // borrowed of them; NULL: closed
+    struct whole_file files[2]; // owned: one per path
+    FILE *file, *trace;         // borrowed from `files`; NULL: closed
 };
 
 enum err dump_open(struct dump *d, const struct dump_config *config);
-/* Gives the files their names. The error is the first one of the two files. Accepts a closed or
- * zeroed one. */
+/* Gives the files their final names. Returns the first error of the two files. Accepts a closed or
+ * zeroed struct. */
 enum err dump_close(struct dump *d);
 /* A layer_dump_fn; ctx: struct dump. */
 void dump_kv(void *ctx, const struct row *row, int layer, const struct kv_row *kv, int pos, int n,

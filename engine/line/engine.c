@@ -1,4 +1,4 @@
-/* engine/line/engine.c - see engine.h: opening, THE loop, closing. */
+/* engine/line/engine.c - see engine.h: open, the main loop, close. */
 #include "engine/line/engine.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void place(struct engine *e)
     e->work.bring_ctx = e;
 }
 
-/* One matrix, in the device's memory that weights will come to. */
+/* Prepares one matrix, in the device memory that later holds weights. */
 static enum err prepare_matrix(struct engine *e, const struct model_tensor *t, int n, int m)
 {
     const struct device_library *library = e->config.device->api->library;
@@ -32,8 +32,8 @@ static enum err prepare_matrix(struct engine *e, const struct model_tensor *t, i
                             memory->layout->n_bytes[ARENA_DEVICE]);
 }
 
-/* Matmuls of a library are made ready while the device's memory holds nothing yet: for every matrix
- * of the model, as layers multiply by it. */
+/* Prepares the library's matmuls for every matrix of the model, at every size that layers use. The
+ * device's memory is still unused here. */
 static enum err prepare_matmuls(struct engine *e)
 {
     const struct engine_config *c = &e->config;
@@ -43,7 +43,7 @@ static enum err prepare_matmuls(struct engine *e)
         for (int role = 0; role < N_ROLES; role++) {
             const struct model_tensor *t = &tiles.tensors[role];
             if (t->n == 0 || role_kind(role) != ROLE_IS_PANELS || role_is_choice(role) ||
-                role_is_experts(&c->model->shape, role)) // these are our own kernels', always
+                role_is_experts(&c->model->shape, role)) // own kernels compute these
                 continue;
             if (role != ROLE_HEAD) {
                 TRY(prepare_matrix(e, t, t->n, c->plan.tile_tokens));
@@ -56,7 +56,7 @@ static enum err prepare_matmuls(struct engine *e)
     return OK;
 }
 
-/* Memory, files and the mover of a plan. */
+/* Opens memory, files and the mover of a plan. */
 static enum err open_line(struct engine *e)
 {
     const struct engine_config *c = &e->config;
@@ -115,7 +115,7 @@ static enum err open_line(struct engine *e)
                                          .trace_path = c->kv_trace_path,
                                          .n_kv_heads = s->n_kv_heads,
                                          .score = evict_rule_of(c->evict.policy)};
-        if (!e->dump.file && !e->dump.trace) // else they go on from the plan before
+        if (!e->dump.file && !e->dump.trace) // after a change of plan both files continue
             TRY(dump_open(&e->dump, &dump));
         e->work.dump = dump_kv;
         e->work.dump_ctx = &e->dump;
@@ -127,7 +127,7 @@ enum err engine_open(struct engine *e, const struct engine_config *config)
 {
     memset(e, 0, sizeof *e);
     e->config = *config;
-    TRY(job_begin(e->config.job)); // reads while memory and files are made ready
+    TRY(job_begin(e->config.job)); // reads while memory and files are opened
     TRY(trace_open(&e->trace, e->config.trace_events));
     return open_line(e);
 }
@@ -147,7 +147,7 @@ static enum err check_stop(const struct engine *e)
                 "runs this short make little or no progress (a --time-limit of several passes)");
 }
 
-/* Every step: reasons to stop, the progress line. */
+/* Between steps: the progress line, failed transfers, reasons to stop. */
 static enum err between_steps(struct engine *e)
 {
     if (e->config.tick)
@@ -156,8 +156,8 @@ static enum err between_steps(struct engine *e)
     return check_stop(e);
 }
 
-/* Retires what is queued, so that nothing of the pass that is over is under way, and returns the
- * rows to the queue. */
+/* Retires all queued steps, so that nothing of the finished pass is in flight, and requeues the
+ * rows. */
 static enum err leave(struct engine *e)
 {
     struct step s;
@@ -177,7 +177,7 @@ static enum err walk(struct engine *e)
         enum walk_event event = walk_next(&e->walk, &s);
         switch (event) {
         case WALK_RETIRE:
-            TRY(stage_retire(e, s)); // KV, hidden and tokens home
+            TRY(stage_retire(e, s)); // KV and hidden states go to their homes, tokens to the job
             break;
         case WALK_PASS_END:
         case WALK_GO_ON:
@@ -185,7 +185,7 @@ static enum err walk(struct engine *e)
             if (!job_live(e->config.job))
                 return OK;
             if (event == WALK_PASS_END)
-                TRY(job_pass_end(e->config.job, 0)); // its tokens become durable
+                TRY(job_pass_end(e->config.job, 0)); // the tokens of the pass become durable
             TRY(between_steps(e));
             if (event == WALK_PASS_END && e->config.leave &&
                 e->config.leave(e->config.leave_ctx, e))
@@ -214,13 +214,13 @@ enum err engine_run(struct engine *e)
     enum err err = walk(e);
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
-    if (err == ERR_STOPPED) { // what this pass has sampled so far was made of verified bytes, too
+    if (err == ERR_STOPPED) { // keeps what this pass has sampled so far, from verified bytes
         enum err kept = job_pass_end(e->config.job, 1);
         err = kept == OK ? err : kept;
         if (kept != OK)
             snprintf(text, sizeof text, "%s", err_text());
     }
-    home_drain(&e->home); // tickets of steps that will not come, whose failures are no one's
+    home_drain(&e->home); // pending tickets belong to steps that will not run; ignore their errors
     e->end_ns = clock_ns();
     struct mover_repairs repairs;
     mover_repairs(e->home.mover, &repairs);

@@ -45,9 +45,9 @@ enum err frames_take(struct frames *f, int64_t step, struct frame **out)
     return OK;
 }
 
-/* The ticket to wait for before an extent is touched again; NULL when its last write is done. A
- * done ticket must not be named: its frame may serve this very transfer, which would wait for
- * itself. */
+/* The ticket that a transfer of this extent must wait for; NULL when the extent's last write is
+ * done. Note: a done ticket must not be named. Its frame may serve this very transfer, which would
+ * then wait for itself. */
 static struct ticket *last_ticket(const struct frames *f, const struct last_write *last)
 {
     struct ticket *t = last->ticket;
@@ -82,8 +82,8 @@ enum err frames_ready(struct frames *f, struct frame *frame)
     frame->bad = 1;
     char text[256];
     snprintf(text, sizeof text, "%s", err_text());
-    TRY(mover_failed(f->mover)); // a write's failure is no read's
-    fail(e, "%s", text);         // for whoever asks which
+    TRY(mover_failed(f->mover)); // a failed write ends the run; a failed read does not
+    fail(e, "%s", text);         // sets err_text() again for the caller
     return OK;
 }
 

@@ -60,7 +60,7 @@ enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
     return mover_wait(home->mover, &ticket);
 }
 
-/* The blocks around a row, and the row's own checksum. */
+/* A read of the disk blocks around a row, checked by the row's own checksum. */
 static struct segment window_of(const struct gather *g, int32_t token, uint8_t *window)
 {
     int64_t offset, n_bytes;
@@ -74,7 +74,7 @@ static struct segment window_of(const struct gather *g, int32_t token, uint8_t *
                             .crc_bytes = (int32_t)n_bytes};
 }
 
-/* Where a token's row lies in the run's memory, given its window. */
+/* Offset from g->base of a token's row in its window. */
 static int64_t window_row(const struct gather *g, int32_t token, const uint8_t *window)
 {
     int64_t offset, n_bytes;
@@ -82,7 +82,7 @@ static int64_t window_row(const struct gather *g, int32_t token, const uint8_t *
     return window + offset % DISK_BLOCK - g->base;
 }
 
-/* x [n, k] = the rows at offsets[0..n) behind `rows`. */
+/* x [n, k] = the rows at `rows` + offsets[0..n), decoded. */
 static void decode_rows(struct gather *g, const struct model_tensor *t, const uint8_t *rows,
                         const int64_t *offsets, int n, float *x)
 {
@@ -114,7 +114,7 @@ enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due)
     if (!g->ahead)
         return OK;
     struct gather_set *s = &g->ahead[batch->index];
-    mover_wait(g->home->mover, &s->ticket); // nobody has asked for these, when it is not done yet
+    mover_wait(g->home->mover, &s->ticket); // an unused prefetch may be in flight
     int n = 0;
     for (int r = 0; r < batch->n_rows; r++) {
         struct row *row = &batch->rows[r];
@@ -131,7 +131,7 @@ enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due)
     return OK;
 }
 
-/* The span of the batch's i-th token; *span: where to go on looking. */
+/* The span of the batch's i-th token; *span is the search's start and is advanced. */
 static const struct span *span_find(const struct batch *batch, int *span, int i)
 {
     while (i >= batch->spans[*span].first + batch->spans[*span].n)
@@ -139,7 +139,7 @@ static const struct span *span_find(const struct batch *batch, int *span, int i)
     return &batch->spans[*span];
 }
 
-/* The k-th token of the batch's pass, and the window that came ahead with it; -1: none. */
+/* The batch's i-th token, and its prefetched window; -1: not prefetched. */
 struct token_at {
     int32_t token;
     int ahead;
@@ -157,13 +157,13 @@ static struct token_at token_find(const struct gather *g, const struct batch *ba
     return t;
 }
 
-/* A run of tokens of a pass and the set that brings those which did not come ahead. */
+/* Consecutive tokens of a pass, and the set that reads those which were not prefetched. */
 struct chunk {
-    struct gather_set *set; // NULL: they all did
+    struct gather_set *set; // NULL: all were prefetched
     int first, last;
 };
 
-/* Issues the reads of the tokens from `first` on, as many as a set has windows for. */
+/* Starts the reads of the tokens from `first` on, as many as the set has windows. */
 static struct chunk chunk_issue(struct gather *g, const struct batch *batch, int first,
                                 int64_t step)
 {
@@ -185,7 +185,7 @@ static struct chunk chunk_issue(struct gather *g, const struct batch *batch, int
     return c;
 }
 
-/* Decodes a chunk that is there. */
+/* Decodes a chunk whose reads are done. */
 static void chunk_decode(struct gather *g, const struct batch *batch, const struct chunk *c,
                          float *x)
 {
@@ -222,7 +222,7 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
         }
         return OK;
     }
-    /* A row that did not come ahead is read in its chunk. */
+    /* A failed prefetch is no error: the row is read again in its chunk. */
     mover_wait(g->home->mover, &g->ahead[batch->index].ticket);
     struct chunk c = chunk_issue(g, batch, 0, step);
     while (c.first < batch->n_tokens) {

@@ -1,9 +1,8 @@
-/* engine/line/gather.h - rows of the embedding, read by token id: layer 0 is gathered, not
- * streamed.
+/* engine/line/gather.h - reads embedding rows by token id, instead of streaming layer 0.
  *
- * Owns: read windows and their tickets. When the embedding is resident nothing is read at all.
- * Sampled tokens are asked for as soon as their batch has sampled (gather_ahead); tokens of prompts
- * are read in chunks that overlap: one chunk is decoded while the next is in flight. */
+ * Owns: read windows and their tickets; unused when the embedding is resident. Rows of sampled
+ * tokens are prefetched as soon as their batch has sampled (gather_ahead); rows of prompt tokens
+ * are read in chunks: one chunk is decoded while the next is in flight. */
 #ifndef ENGINE_LINE_GATHER_H
 #define ENGINE_LINE_GATHER_H
 
@@ -11,7 +10,7 @@
 #include "engine/line/home.h"
 #include "engine/line/tables.h"
 
-struct gather_set {           // windows that one ticket fills
+struct gather_set {           // windows that one ticket reads
     uint8_t *windows;         // [n_cap][window_bytes]
     struct segment *segments; // [n_cap]
     struct ticket ticket;
@@ -20,35 +19,35 @@ struct gather_set {           // windows that one ticket fills
 struct gather {
     struct home *home;         // borrowed
     const struct ops *ops;     // borrowed
-    struct tables *tables;     // borrowed: offsets of rows
-    const uint8_t *base;       // where all windows are; ops read them there, on a device as well
-    int rows_cap;              // that one op decodes
+    struct tables *tables;     // borrowed: holds the offsets of rows
+    const uint8_t *base;       // base of all windows, as ops see them (on a device too)
+    int rows_cap;              // most rows that one op decodes
     const struct model *model; // borrowed
     int64_t window_bytes;
-    struct gather_set *ahead;  // [batches], a window a row
-    struct gather_set *chunks; // [n_chunks] that take turns
+    struct gather_set *ahead;  // [batches], one window per row
+    struct gather_set *chunks; // [n_chunks], used in turn
     int n_chunks, chunk_cap;
     int64_t turn;
-    uint8_t *rest;       // the embedding's extent after its rows (positions, project_in)
-    int64_t rest_offset; // of `rest` within the extent
+    uint8_t *rest;       // the embedding's extent after its rows (positions, project_in), in RAM
+    int64_t rest_offset; // offset of `rest` within the extent
 };
 
 void gather_place(struct gather *g, const struct memory *memory, const struct plan *plan,
                   const struct model *model);
-/* Where, in the embedding's extent, the part begins that is held in RAM because it is not gathered
- * (learned positions, project_in), cut at a piece so that its checksums hold; the extent's end when
- * there is no such part. */
+/* Offset in the embedding's extent of the part that is read into RAM because it is not gathered
+ * (learned positions, project_in), rounded down to a piece so that checksums apply; the extent's
+ * size if there is no such part. */
 int64_t gather_rest_offset(const struct model *model);
-/* Reads the rest of the extent. ops: what decodes rows; borrowed, as tables are. */
+/* Reads `rest`. ops decodes the rows; ops and tables are borrowed. */
 enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
                      struct tables *tables);
 
-/* Asks for the rows of the tokens that the batch's live rows will take next. */
+/* Prefetches the embedding rows of the next tokens of the batch's live rows. */
 enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due);
 /* x[i] = embedding row of the batch's i-th token of this pass, f32 [n_tokens, embed_dim]. */
 enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, float *x);
-/* Base pointer to use with model_weight / model_vector for tensors of the embedding but its rows;
- * NULL: it has no others. */
+/* Base pointer for model_weight / model_vector of the embedding's tensors other than its rows;
+ * NULL: there are none. */
 const uint8_t *gather_base(const struct gather *g);
 /* x[i] += the learned position of the batch's i-th token, f32 [n_tokens, dim]. scratch: >=
  * gather_scratch_bytes(). */

@@ -1,8 +1,9 @@
-/* engine/line/home.c - see home.h: what policy/layout.c laid out, and the scratch file.
+/* engine/line/home.c - see home.h: the memory that policy/layout.c laid out, and the scratch file.
  *
- * What stays - resident layers, KV in RAM - lies at the end: it is written once and not registered
- * with the ring. A large one comes into memory as it is written, so that the first step need not
- * wait for it; a small one before, so that the first pass is like the others. */
+ * Data that stays in memory (resident layers, KV in RAM) is at the end of the memory: it is written
+ * once and is not registered with the ring. If large, its pages are populated when written, so that
+ * the first step starts at once; if small, beforehand, so that the first pass is as fast as the
+ * others. */
 #include "engine/line/home.h"
 
 #include "kernels/base/arena.h"
@@ -45,7 +46,7 @@ static void place_weights(struct home *h, struct device *device, enum compute co
     h->staging = memory_at(&h->memory, LAYOUT_STAGING, 0);
 }
 
-/* Extents of a tier stand in the order of the line. */
+/* The extents of a tier are in the order of the line. */
 static void place_extents(struct home *h)
 {
     const struct plan *p = h->plan;
@@ -96,7 +97,7 @@ static void place_hidden(struct home *h)
                            .segments = memory_at(m, LAYOUT_HIDDEN_SEGMENTS, i)};
 }
 
-/* Bytes of KV and of hidden states on disk; these stand behind those. */
+/* Bytes of KV and of hidden states on disk; hidden states follow KV. */
 static int64_t disk_kv_bytes(const struct home *h)
 {
     int64_t pages[N_TIERS];
@@ -109,7 +110,7 @@ static int64_t disk_bytes(const struct home *h)
     return disk_kv_bytes(h) + plan_hidden_count(h->plan, TIER_NVME) * h->hidden_frame_bytes;
 }
 
-/* Where the homes of what goes through frames begin, within their places. */
+/* Offsets of the homes of KV and hidden states that move through frames. */
 static void place_homes(struct home *h)
 {
     const struct layout_part *parts = h->memory.layout->parts;
@@ -136,7 +137,7 @@ static enum err open_tiers(struct home *h, const struct home_config *config)
 
 static enum err open_mover(struct home *h, const struct home_config *config)
 {
-    /* What the disk reaches: all of RAM's arena, or its part that a device reaches as well. */
+    /* Memory that the disk reads into: all of RAM's arena, or, with a device, the pinned part. */
     enum layout_arena ring = h->plan->device ? ARENA_PINNED : ARENA_HOST;
     struct mover_config m = {.kind = config->io,
                              .depth = config->io_depth,
@@ -170,8 +171,8 @@ static enum err open_mover(struct home *h, const struct home_config *config)
     return OK;
 }
 
-/* Under AddressSanitizer only the pieces may be touched, nothing between them; on 0: all again.
- * A device's memory is nobody's to touch. */
+/* Under AddressSanitizer only the parts of the layout are accessible, not the gaps between them; on
+ * = 0 makes everything accessible again. A device's memory is never accessible to the host. */
 static void guard(struct home *h, int on)
 {
 #ifdef __SANITIZE_ADDRESS__
@@ -198,8 +199,8 @@ static void guard(struct home *h, int on)
 #endif
 }
 
-/* RAM that a device copies from and to: brought in by all threads, then pinned. Ops read rows of
- * embeddings among what every pass uses; what stays is only copied. */
+/* RAM that a device copies from and to: populated by all threads, then pinned. Ops read embedding
+ * rows in the part that every pass uses; data that stays is only copied. */
 static enum err open_pinned(struct home *h, const struct home_config *config)
 {
     const struct layout *l = h->memory.layout;

@@ -1,8 +1,8 @@
-/* engine/line/home.h - where everything lives: weights[layer], kv[layer][batch], hidden[batch].
+/* engine/line/home.h - the homes of weights[layer], kv[layer][batch] and hidden[batch].
  *
- * Owns: the one memory of the run, the frames beside the compute, the scratch file, and the tickets
- * that connect them. Refuses: deciding (policy/plan.h did), computing (engine/line/layer.h). An
- * extent that lives in RAM is its own frame: get() returns its place and nothing moves. */
+ * Owns: all memory of the run, the frames near the compute, the scratch file, and the tickets
+ * between them. Refuses: decisions (policy/plan.h) and arithmetic (engine/line/layer.h). An extent
+ * whose home is near the compute needs no frame: get() returns its address. */
 #ifndef ENGINE_LINE_HOME_H
 #define ENGINE_LINE_HOME_H
 
@@ -17,20 +17,20 @@
 #define HOME_PACK    0
 #define HOME_SCRATCH 1
 #define HOME_CODEC   2
-#define HOME_RAM     3 // pinned, beside a device: offsets count from its base
+#define HOME_RAM     3 // pinned RAM beside a device: offsets count from its base
 
-/* Where in the mover what is homed on a tier goes to and comes from. */
+/* The mover's place index of homes on a tier. */
 static inline int home_place(enum tier_kind tier)
 {
     return tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM;
 }
 
-/* Where a layer's weights are. A layer is fetched from AWAY or IN_RAM, and home_weights_put()
- * returns it there. STAY is for good. */
+/* Where a layer's weights are. A fetch starts from AWAY or IN_RAM, and home_weights_put() returns
+ * the layer to that state. STAY is permanent. */
 enum home_state {
-    WEIGHTS_AWAY,   // on disk
-    WEIGHTS_IN_RAM, // beside a device: in `ram`
-    WEIGHTS_COMING, // fetched, and not yet waited for
+    WEIGHTS_AWAY,   // on disk only
+    WEIGHTS_IN_RAM, // with a device: in `ram`
+    WEIGHTS_COMING, // fetch started, not yet waited for
     WEIGHTS_HERE,   // in a frame
     WEIGHTS_STAY    // in `resident`, as ops read them
 };
@@ -38,143 +38,140 @@ enum home_state {
 enum weight_tiling { TILES_NONE, TILES_ONCE, TILES_EACH_PASS };
 
 struct weight_home {
-    uint8_t *resident;          // where they stay and ops read them; NULL: streamed
-    uint8_t *ram;               // where they stay in RAM beside a device, else NULL
-    int64_t frame;              // number of the frame that the layer holds until put; -1: none
-    struct ticket ticket, load; // what a frame waits for; what comes to `ram`, once
+    uint8_t *resident;          // permanent home, read by ops; NULL: streamed
+    uint8_t *ram;               // permanent home in RAM beside a device, else NULL
+    int64_t frame;              // index of the frame that the layer holds until put; -1: none
+    struct ticket ticket, load; // ticket of a frame; ticket of the one read into `ram`
     struct segment segment, load_segment;
-    /* Where a pass wants few of its experts: which pieces of the frame have come, a bit each, and
-     * room for the ticket's segments. NULL: the layer comes whole. */
+    /* For passes that use few experts: a bitmap of the pieces that are in the frame, and the
+     * ticket's segments. NULL: the layer is read whole. */
     uint64_t *pieces;
     struct segment *segments;
     enum home_state state;
-    const struct model_layer *layer; // borrowed: its layout as ops read it
-    struct model_layer tiles;        // its layout once it is decoded into tiles
-    /* ONCE: comes through a frame, is decoded into `resident` and stays. EACH_PASS: stays or comes
-     * as it is stored, and is decoded into home.tiles in each pass. */
+    const struct model_layer *layer; // borrowed: layout of the bytes that ops read
+    struct model_layer tiles;        // layout after decoding into tiles
+    /* ONCE: the layer is read through a frame and decoded into `resident` once. EACH_PASS: the
+     * layer is kept or fetched as stored, and decoded into home.tiles in each pass. */
     enum weight_tiling tiling;
 };
 
 struct home {
     const struct plan *plan;        // borrowed
     const struct model *model;      // borrowed
-    const struct pack_codec *codec; // borrowed; NULL: weights are read as they are
+    const struct pack_codec *codec; // borrowed; NULL: weights are read uncompressed
     struct kv_layout kv;            // pages of rows
     struct kv_layout prompt;        // workspace pages, in the compute format
-    struct tier tiers[N_TIERS];     // owned: what the run takes of each
-    struct tier pinned;             // owned: of RAM, what a device copies from and to
-    struct memory memory;           // RAM and device laid out: every byte of the run but text
-    const struct ops *ops;          // borrowed: what fills device memory
+    struct tier tiers[N_TIERS];     // owned: what the run uses of each tier
+    struct tier pinned;             // owned: the RAM that a device copies from and to
+    struct memory memory;  // RAM and device memory laid out: all of the run's bytes but text
+    const struct ops *ops; // borrowed: fills device memory
     struct mover *mover;            // owned
     struct trace *trace;            // borrowed
 
     struct weight_home *weights; // [layers]
-    uint8_t *tiles;              // of the layer at hand, when it is decoded in each pass
+    uint8_t *tiles;              // of the current layer, if decoded in each pass
     uint8_t *staging;            // [io_depth][PIECE_BYTES] of encoded weights, or NULL
-    int64_t *free_frames;        // [weight_frames] stack of numbers
+    int64_t *free_frames;        // [weight_frames] stack of frame indices
     int n_free_frames;
 
-    /* KV that stays beside the compute has a pool; other KV goes through frames, from and to RAM
-     * beside a device, or NVMe. */
-    uint8_t *kv_pool;           // [extents of it][the layer's pages][page_bytes]
-    int64_t *kv_places;         // [decoder][batches] bytes, within those of its tier
-    struct frames kv_frames;    // [plan.kv_frames], of [pages_batch] pages
+    /* KV near the compute is in a pool. Other KV moves through frames, from and to NVMe, or RAM
+     * beside a device. */
+    uint8_t *kv_pool;           // [extents in the pool][pages of the layer][page_bytes]
+    int64_t *kv_places;         // [decoder][batches] byte offset within its tier's KV
+    struct frames kv_frames;    // [plan.kv_frames], each of [pages_batch] pages
     struct last_write *kv_last; // [decoder][batches]
-    /* Of each page on NVMe, [decoder][batches][pages_batch]: its checksums, filled and compared by
-     * the mover, and which writing of it they are of. They are chained from who wrote what (see
-     * page_segment), so that a page that is stale, swapped or another's is as wrong as a damaged
-     * one.
-     */
+    /* Per page on NVMe, [decoder][batches][pages_batch]: CRCs, filled and compared by the mover,
+     * and the generation (number of writes). CRCs are seeded with (run, row, page, generation; see
+     * page_segment), so that a stale, swapped or foreign page fails like a corrupt one. */
     uint32_t *kv_crc; // [...][kv_units]
     uint32_t *kv_generation;
-    int kv_units;        // of PIECE_BYTES in a page
-    uint8_t *kv_tails;   // [extents that move][batch][page_bytes]
-    uint64_t run_number; // tells this run's pages from an earlier one's
-    int64_t kv_offset[N_TIERS], hidden_offset[N_TIERS]; // of those of a tier, within its place
+    int kv_units;        // pieces of PIECE_BYTES per page
+    uint8_t *kv_tails;   // [extents that move][batch][page_bytes] pages being filled
+    uint64_t run_number; // tells pages of this run from those of an earlier run
+    int64_t kv_offset[N_TIERS], hidden_offset[N_TIERS]; // first byte of the homes on a tier
 
-    uint8_t *hidden;                // beside the compute: [pass_tokens][dim] f32
-    struct frames hidden_frames;    // else: [plan.hidden_frames], of step_tokens tokens
+    uint8_t *hidden;             // hidden states near the compute: [pass_tokens][dim] f32
+    struct frames hidden_frames; // hidden states that move: [plan.hidden_frames], step_tokens each
     struct last_write *hidden_last; // [batches]
-    uint32_t *hidden_crc;           // [batches][hidden_units] of what was written last
+    uint32_t *hidden_crc;           // [batches][hidden_units] of the last write
     uint32_t *hidden_generation;    // [batches]
-    int hidden_units;               // of PIECE_BYTES in a frame
+    int hidden_units;               // pieces of PIECE_BYTES per frame
     int64_t hidden_frame_bytes;
 };
 
 struct home_config {
     const struct plan *plan;
-    const struct layout *layout; // of that plan; borrowed
+    const struct layout *layout; // of `plan`; borrowed
     const struct model *model;
-    const struct pack_codec *codec; // borrowed; NULL: none, though the plan may want one
+    const struct pack_codec *codec; // borrowed; NULL: no encoded layers, whatever the plan
     enum compute compute;
     enum kv_format kv_format, prompt_format; // of pages
     struct device *device;                   // borrowed
-    int numa_node;                           // where RAM lies best; -1: anywhere
-    const char *offload_dir;                 // for TIER_NVME
+    int numa_node;                           // preferred NUMA node of RAM; -1: any
+    const char *offload_dir;                 // directory of the scratch file, for TIER_NVME
     enum ring_kind io;
     int io_depth;
     struct trace *trace;
-    const struct ops *ops; // borrowed: its pool brings the memory in
+    const struct ops *ops; // borrowed: its pool's threads populate the memory
 };
 
-/* Takes the layout's memory, opens pack and scratch, starts the mover. ERR_FIT, ERR_IO. */
+/* Allocates the layout's memory, opens pack and scratch file, starts the mover. ERR_FIT, ERR_IO. */
 enum err home_open(struct home *h, const struct home_config *config);
 void home_close(struct home *h);
 
-/* Weights of a line layer: fetch issues the reads (once per pass; nothing for resident ones), get
- * waits for them, put gives the frame back after the layer's last batch. weights[layer].layer is
- * the layout of what ops read. few: a layer with experts comes without them.
- * home_weights_tiles() is where the caller decodes the layer that get gave, or NULL: there is
- * nothing to decode in this step (`first`: the layer's first one of the pass).
- * home_weights_decoded(): the caller has decoded it. home_weights_base() is what ops read. */
+/* Weights of a line layer. fetch: starts the reads, once per pass (none for resident layers); few =
+ * 1: without the experts. get: waits for the reads. put: releases the frame after the layer's last
+ * batch. weights[layer].layer is the layout of the bytes that ops read, home_weights_base() their
+ * address. home_weights_tiles(): where the caller decodes the layer returned by get, or NULL if
+ * this step decodes nothing (first = 1: the layer's first step of the pass).
+ * home_weights_decoded(): call after decoding. */
 enum err home_weights_fetch(struct home *h, int layer, int few, int64_t due);
 enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t **base);
 void home_weights_put(struct home *h, int layer);
 uint8_t *home_weights_tiles(struct home *h, int layer, int first);
 void home_weights_decoded(struct home *h, int layer);
 const uint8_t *home_weights_base(const struct home *h, int layer, const uint8_t *got);
-/* The frame that a layer holds, or NULL. */
+/* The frame of a layer, or NULL. */
 uint8_t *home_weights_frame(const struct home *h, int layer);
-/* Between get and put of a layer that came without its experts: those that the route has tokens for
- * and that are not there yet. Waits for them. ERR_IO, ERR_CORRUPT. */
+/* Between get and put of a layer fetched without its experts: reads the experts to which `route`
+ * sends tokens and that are not yet in the frame, and waits. ERR_IO, ERR_CORRUPT. */
 enum err home_experts_bring(struct home *h, int layer, const struct route *route, int64_t step);
-/* Of home_weights_fetch(), once the layer has its frame: 1: it comes without its experts. */
+/* Used by home_weights_fetch(). Returns 1 if the layer is fetched without its experts. */
 int home_experts_leave(struct home *h, int layer, int64_t due);
-/* Bytes of a layer, whole pieces, that are its experts' alone. */
+/* Bytes of a layer's whole pieces that contain experts only. */
 int64_t home_experts_bytes(const struct model_layer *l);
-/* The place of a layer that the caller makes there itself, now: nothing is fetched for it. NULL: it
- * streams. Before the first step. */
+/* Address where the caller generates a layer, which is then never fetched. NULL: the layer is
+ * streamed. Call before the first step. */
 uint8_t *home_weights_claim(struct home *h, int layer);
 
-/* KV of (layer, batch) at a step; layer counts decoder layers from 0. want: the step will read this
- * page (only of KV that moves). fetch: all wanted pages are read. get: the base of the batch's
- * pages; a page that was not fetched holds nothing yet. page, after get: OK, or why this page could
- * not be read: its row must be computed again from its tokens. dirty: the step changed this page.
- * put: the changed pages go home, the frame is given back. */
+/* KV of (layer, batch) at a step; layer: decoder layer from 0. want: the step will read this page
+ * (only KV that moves). fetch: starts the reads of all wanted pages. get: waits; base of the
+ * batch's pages; pages that were not fetched are undefined. page, after get: OK, or why this page
+ * is unreadable: recompute its row from its tokens. dirty: the step changed this page. put: writes
+ * the changed pages to their homes and releases the frame. */
 enum err home_kv_want(struct home *h, int64_t step, int layer, int batch, const struct row_page *p);
 enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch);
 enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t **base);
 enum err home_kv_page(const struct home *h, int64_t step, int32_t id);
 void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, const struct row_page *p);
 enum err home_kv_put(struct home *h, int64_t step, int layer, int batch);
-/* The pages that the rows of (layer, batch) are filling, [batch][page_bytes]; NULL: its KV stays
- * where ops read it, and so do these. */
+/* The pages that the rows of (layer, batch) are filling, [batch][page_bytes]. NULL: the KV is near
+ * the compute, including these pages. */
 uint8_t *home_kv_tails(struct home *h, int layer, int batch);
 
-/* Hidden states of a batch: [n_tokens, dim] f32. Beside the compute: the place at `first_token` of
- * the pass; else the frame of the step (taken afresh when nothing was fetched). */
+/* Hidden states of a batch, [n_tokens, dim] f32. Near the compute: at `first_token` of the pass.
+ * Else in the frame of the step (a new frame if nothing was fetched). */
 enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens);
 enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x);
-/* 1: the states of a batch move, and may not come back. */
+/* 1: the hidden states of the batch move between home and frame, and a read can fail. */
 int home_hidden_moves(const struct home *h, int batch);
-/* After get, of such ones. OK, or why the states of this token of the batch could not be had; they
- * are zeros. */
+/* After get, if they move: OK, or why the states of this token of the batch are unreadable; they
+ * are zeros then. */
 enum err home_hidden_token(const struct home *h, int64_t step, int64_t token);
-/* The step no longer needs its frame; write 1: it changed the states, they go home. */
+/* Releases the step's frame; write = 1: the step changed the states, write them to their home. */
 enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write);
 
-/* Waits for every ticket still in flight: they are for steps that will not come, so that their
- * errors matter to nobody. */
+/* Waits for all tickets in flight and ignores their errors: their steps will not run. */
 void home_drain(struct home *h);
 
 #endif

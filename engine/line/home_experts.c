@@ -1,10 +1,11 @@
-/* engine/line/home_experts.c - the experts of a streamed layer in a pass that wants few of them.
+/* engine/line/home_experts.c - the experts of a streamed layer, in a pass that uses few of them.
  *
- * Owns: which pieces of a layer stand in its frame. A piece is what the pack has a checksum of; a
- * few of them reach over the ends of experts. Refuses: choosing experts (the router does).
- * Note: what no expert has alone is fetched ahead as ever, and the experts once
- * the router has spoken: nothing else can be done meanwhile, so that a pass does this only while it
- * wants less than half of them (plan.experts_few). */
+ * Owns: which pieces of a layer are in its frame. A piece (1 MiB) has one checksum; some pieces
+ * contain the end of one expert and the start of the next. Refuses: choosing experts (the router
+ * does).
+ *
+ * Note: experts are read once the router has chosen, and the compute waits meanwhile. So a pass
+ * does this only if it uses less than half of the experts (plan.experts_few). */
 #include "engine/line/home.h"
 
 #include <string.h>
@@ -14,7 +15,7 @@ static int64_t piece_end(const struct model_layer *l, int64_t piece)
     return min_i64((piece + 1) * PIECE_BYTES, l->n_bytes);
 }
 
-/* 1 when a piece holds nothing but experts. */
+/* 1: the piece contains experts only. */
 static int is_experts(const struct model_layer *l, int64_t piece)
 {
     const uint64_t of_experts = ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_UP) | ROLE_BIT(ROLE_DOWN);
@@ -43,7 +44,7 @@ static int has(const struct weight_home *w, int64_t piece)
     return (int)(w->pieces[piece >> 6] >> (piece & 63) & 1);
 }
 
-/* One more piece for the ticket at hand, behind those that stand there in rising order. */
+/* Adds a piece to the ticket's segments, in ascending order. */
 static void add_piece(const struct home *h, int layer, int64_t piece, int *n)
 {
     struct weight_home *w = &h->weights[layer];
@@ -90,7 +91,7 @@ int home_experts_leave(struct home *h, int layer, int64_t due)
     return 1;
 }
 
-/* 1 when an expert that has tokens reaches into a piece. */
+/* 1: an expert that has tokens overlaps the piece. */
 static int is_wanted(const struct model_layer *l, const struct route *route, int64_t piece)
 {
     static const enum tensor_role matrices[] = {ROLE_GATE, ROLE_UP, ROLE_DOWN};

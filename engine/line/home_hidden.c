@@ -1,4 +1,4 @@
-/* engine/line/home_hidden.c - hidden states of home.h: through frames, or in RAM where they are. */
+/* engine/line/home_hidden.c - hidden states of home.h: near the compute, or through frames. */
 #include "engine/line/home.h"
 
 static struct plan_home home_of(const struct home *h, int batch)
@@ -11,7 +11,7 @@ int home_hidden_moves(const struct home *h, int batch)
     return home_of(h, batch).tier != plan_near(h->plan);
 }
 
-/* Cuts the states of n_tokens into segments, so that a bad one costs no more rows than it holds. */
+/* Cuts the states of n_tokens into segments; a bad segment costs only the rows in it. */
 static int segments_of(const struct home *h, struct frame *f, int batch, int64_t n_tokens)
 {
     int64_t n_bytes = round_up(n_tokens * h->model->shape.dim * 4, 4096);

@@ -1,4 +1,4 @@
-/* engine/line/home_kv.c - KV of home.h: pages through frames, or in RAM where they are. */
+/* engine/line/home_kv.c - KV of home.h: pages in RAM near the compute, or through frames. */
 #include "engine/line/home.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@ static int64_t kv_extent(const struct home *h, int layer, int batch)
     return ((int64_t)layer * p->batches + batch) * p->pages_batch;
 }
 
-/* Where the pages of (layer, batch) begin, within those of its tier. */
+/* Offset of the pages of (layer, batch) within the KV of their tier. */
 static int64_t home_bytes(const struct home *h, int layer, int batch)
 {
     return h->kv_places[layer * h->plan->batches + batch];
@@ -20,8 +20,7 @@ static int moves(const struct home *h, struct plan_home home)
     return home.tier != plan_kv_near(h->plan);
 }
 
-/* Of a page between its home and its frame. Its checksums are seeded by who wrote it, and
- * when. */
+/* A page's segment between home and frame. The CRCs are seeded with the row and the generation. */
 static struct segment page_segment(const struct home *h, const struct frame *f, int layer,
                                    int batch, const struct row_page *p)
 {
@@ -37,7 +36,7 @@ static struct segment page_segment(const struct home *h, const struct frame *f, 
                             .seed = crc32c(0, identity, sizeof identity)};
 }
 
-/* Which extent a step moves. */
+/* The extent that a step moves. */
 static struct frame_use use_of(struct home *h, struct plan_home home, int64_t step, int layer,
                                int batch)
 {
@@ -71,7 +70,7 @@ enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch)
     int n = 0;
     if (!f)
         return OK;                                          // no page is wanted
-    for (int page = 0; page < h->plan->pages_batch; page++) // ascending: neighbours travel together
+    for (int page = 0; page < h->plan->pages_batch; page++) // ascending: merges adjacent pages
         if (f->pages[page] >= 0) {
             f->segments[n] = f->segments[page];
             f->pages[page] = n++;
@@ -119,7 +118,7 @@ enum err home_kv_put(struct home *h, int64_t step, int layer, int batch)
     struct plan_home home = plan_kv_home(h->plan, layer, batch);
     struct frame *f = moves(h, home) ? frames_of(&h->kv_frames, step) : NULL;
     if (!f)
-        return OK; // beside the ops, or an empty step
+        return OK; // near the compute, or an empty step
     TRY(frames_ready(&h->kv_frames, f));
     frames_store(&h->kv_frames, f, f->n_write, use_of(h, home, step, layer, batch));
     return OK;
@@ -130,7 +129,7 @@ uint8_t *home_kv_tails(struct home *h, int layer, int batch)
     struct plan_home home = plan_kv_home(h->plan, layer, batch);
     if (!moves(h, home))
         return NULL;
-    /* Those in RAM stand before those on NVMe. */
+    /* Tails in RAM precede those on NVMe. */
     int64_t at = home.rank + (home.tier == TIER_NVME ? h->plan->kv_ram : 0);
     return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;
 }

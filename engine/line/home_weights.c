@@ -1,7 +1,7 @@
-/* engine/line/home_weights.c - weights of home.h: at most one frame a layer. */
+/* engine/line/home_weights.c - weights of home.h: at most one frame per layer. */
 #include "engine/line/home.h"
 
-/* From the pack, or the file of encoded layers, to `to`. */
+/* Reads a layer from the pack, or from the file of encoded layers, to `to`. */
 static void read_layer(struct home *h, int layer, struct ticket *t, struct segment *segment,
                        uint8_t *to, int on_device, int64_t due)
 {
@@ -23,7 +23,7 @@ static void read_layer(struct home *h, int layer, struct ticket *t, struct segme
     mover_submit(h->mover, t);
 }
 
-/* From RAM to a frame on the device; to RAM first, when it is not yet there. */
+/* Copies a layer from RAM to a frame on the device; reads the layer into RAM first, if needed. */
 static void copy_layer(struct home *h, int layer, int64_t due)
 {
     struct weight_home *w = &h->weights[layer];

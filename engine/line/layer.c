@@ -1,4 +1,4 @@
-/* engine/line/layer.c - see layer.h: the workspace, and what all kinds of layers are made of. */
+/* engine/line/layer.c - see layer.h: the workspace, and the ops that layers share. */
 #include "engine/line/layer_impl.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
     most = max_i64(most, of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide));
     if (s->n_experts > 0) {
         struct ops exact = *ops;
-        exact.compute = COMPUTE_F32; // the router, and what the shared expert counts
+        exact.compute = COMPUTE_F32; // the router, and the shared expert's weight
         most = max_i64(most, of->matmul(&exact, tile_tokens, s->n_experts, s->dim));
         most = max_i64(most, of->expert_matmul(ops, tile_tokens, s->n_experts_used, wide, wide));
     }
@@ -92,14 +92,14 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->scratch = memory_at(m, LAYOUT_SCRATCH, 0);
 }
 
-/* Cosines, or sines, of one position of the tables, which stand one after the other. */
+/* Cosines or sines of one position; `row` counts over all tables. */
 static void rope_row(const struct layer_work *w, int64_t row, int sines, float *to)
 {
     const struct shape_rope *rope = &w->shape->ropes[row / w->rope_rows];
     const int64_t pos = row % w->rope_rows;
     for (int i = 0; i < w->shape->rope_dim / 2; i++) {
-        /* The angle is a product in f32 as the models were trained with; its cosine is taken in
-         * double, so that no two math libraries differ after rounding. */
+        /* The angle is an f32 product, as in training; its cosine is computed in double, so that
+         * all math libraries give the same rounded result. */
         double angle = (double)((float)pos * rope->inv_freq[i]);
         to[i] = (float)(sines ? sin(angle) : cos(angle)) * rope->scale;
     }
@@ -135,19 +135,19 @@ enum err layer_open(struct layer_work *w, struct event *done)
                      n * row_bytes);
             const struct device_api *device = w->ops.stream->device->api;
             device->record(w->ops.stream, done);
-            TRY(device->event_wait(w->ops.stream, done)); // the slot is written again
+            TRY(device->event_wait(w->ops.stream, done)); // before the staging slot is reused
         }
     return OK;
 }
 
-/* NULL: the role never has one, or this model's has none. */
+/* NULL: the role, or this model, has no bias. */
 static const float *bias_vector(const struct model_layer *l, enum tensor_role bias,
                                 const uint8_t *weights)
 {
     return bias == N_ROLES ? NULL : model_vector(l, bias, weights);
 }
 
-/* The args of a matmul over model weights; of experts y has the width of one. */
+/* The args of a matmul over model weights; experts = 1: y has one expert's width. */
 static struct matmul_args matmul_of(const struct layer_work *w, const struct model_layer *l,
                                     const uint8_t *weights, const struct projection *projections,
                                     int n, int experts)
@@ -175,7 +175,7 @@ void layer_project(struct layer_work *w, const struct model_layer *l, const uint
     struct ops ops = w->ops;
     args.x = x;
     args.m = m;
-    if (role_is_choice(projections[0].role)) { // the same choice in every compute format
+    if (role_is_choice(projections[0].role)) { // the choice is the same in every compute format
         ops.compute = model_compute(projections[0].role, ops.compute);
         ops.matmul = MATMUL_OWN;
     }

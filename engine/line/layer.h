@@ -1,11 +1,11 @@
-/* engine/line/layer.h - one layer of one batch: its ops in order. Variants are fields of struct
- * shape.
+/* engine/line/layer.h - one layer of one batch: its ops in order. Model families differ by fields
+ * of struct shape.
  *
- * Owns: the workspace of a step. Refuses: to know where bytes live or when they came
- * (engine/line/stage.c hands it base pointers).
+ * Owns: the workspace of a step. Refuses: where bytes live and when they arrive
+ * (engine/line/stage.c passes base pointers).
  *
- * A batch is worked through in tiles of at most plan.tile_tokens tokens, so that only hidden states
- * and one prompt's K and V grow with the longest prompt. */
+ * A batch is processed in tiles of at most plan.tile_tokens tokens, so that only hidden states and
+ * the K and V of one prompt grow with the longest prompt. */
 #ifndef ENGINE_LINE_LAYER_H
 #define ENGINE_LINE_LAYER_H
 
@@ -16,16 +16,16 @@
 #include "engine/model/model.h"
 #include "kernels/device.h"
 
-/* Called after a row's prompt or forced tokens went through a layer: --kv-dump. events [n,
- * n_kv_heads] (NULL after a prompt; the kept positions stand in kv->slot_pos). */
+/* For --kv-dump: called after a row's prompt or forced tokens went through a layer. events [n,
+ * n_kv_heads]; NULL after a prompt, whose kept positions are in kv->slot_pos. */
 typedef void (*layer_dump_fn)(void *ctx, const struct row *row, int layer, const struct kv_row *kv,
                               int pos, int n, const struct evict_event *events);
 
-/* What one tile takes of a span. */
+/* The part of a span that one tile processes. */
 struct cut {
     const struct span *span;
-    int offset, n; // tokens of the span
-    int page;      // prompts: first workspace page
+    int offset, n; // first token within the span, count
+    int page;      // of a prompt: first workspace page
 };
 
 struct layer_work {
@@ -35,37 +35,36 @@ struct layer_work {
     const struct evict *evict;
     struct ops ops;
     const struct memory *memory;
-    struct tables *tables; // borrowed: of the step
-    struct {               // in them; spans from the tile at hand on
-        int32_t *pos;      // [tokens of the batch]; NULL: the layer rotates nothing
+    struct tables *tables; // borrowed: tables of the step
+    struct {               // pointers into `tables`; spans: from the current tile on
+        int32_t *pos;      // [tokens of the batch]; NULL: the layer has no RoPE
         const struct prompt_span *prompts;
         const struct forced_span *forced;
     } told;
-    struct kv_layout prompt; // of the pages in which prompts attend
+    struct kv_layout prompt; // of the prompt pages in the workspace
     struct kv_rows rows;     // of the step
     int64_t ring_bytes;      // of one row and layer; 0 unless the KV format is mixed
-    int layer;               // whose KV `rows` are: a decoder layer from 0
-    struct evict rule;       // its own: the run's, or its window
-    const float *sinks;      // [n_heads] its own, where attention reads them; NULL: none
-    /* Called with what a tile's tokens chose, before their experts are read; NULL: all are there.
-     * After an error the layer's answer is nobody's. */
+    int layer;               // decoder layer (from 0) whose KV `rows` describes
+    struct evict rule;       // of this layer: the run's policy, or its window
+    const float *sinks;      // [n_heads] of this layer, as ops read them; NULL: none
+    /* Called with the experts chosen for a tile, before their weights are read; NULL: all experts
+     * are present. After an error the layer's output is invalid. */
     enum err (*bring)(void *ctx, int layer, const struct route *route);
     void *bring_ctx;
-    enum err err;       // the first that it returned
+    enum err err;       // first error of `bring`
     layer_dump_fn dump; // NULL: none
     void *dump_ctx;
 
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
     float *router, *expert_out; // [tile_tokens][n_experts]; [tile_tokens x experts used][dim]
     float *shared_out, *shares; // [tile_tokens][dim]; [tile_tokens]
-    void *route;                // route_bytes()
+    void *route;                // of route_bytes()
     float *cos, *sin;           // [ropes][rope_rows][rope_dim / 2] by position
-    float *slot_cos, *slot_sin; // the same, where it attends; set only where positions are ranks
+    float *slot_cos, *slot_sin; // copies where decode attends; only if positions are ranks
     int64_t rope_rows;          // layout_rope_rows()
     uint8_t *prompt_pages;      // [prompt_page_cap][prompt.page_bytes]
-    uint8_t
-        *shared_pages; // [shared_tokens / 32][prompt.page_bytes] what prompts share with the first
-    float *prompt_scores; // [prompt_page_cap * 32][n_kv_heads] in pieces per prompt
+    uint8_t *shared_pages; // [shared_tokens / 32][prompt.page_bytes] pages of the shared prefix
+    float *prompt_scores;  // [prompt_page_cap * 32][n_kv_heads], one block per prompt
     int prompt_page_cap;
     struct cut *cuts;             // [2 * batch] of the tile
     struct evict_event *events;   // [tile_tokens][n_kv_heads]; only with dump
@@ -74,9 +73,8 @@ struct layer_work {
     void *scratch;
 };
 
-/* Bytes of a device's kernels' scratch: for decode attention over n_rows of a batch, for attention
- * of one row, and for all ops at this plan's tile, longest row and policy. Fields of struct
- * plan_costs. */
+/* Bytes of kernel scratch: for decode attention over n_rows rows, for attention of one row, and for
+ * all ops with this tile size, longest prompt and policy. Fields of struct plan_costs. */
 int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
                          const struct model *model, int n_rows, int64_t slots_cap,
                          const struct evict *evict);
@@ -86,64 +84,64 @@ int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *op
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
                             const struct model *model, int tile_tokens, int64_t prompt_max,
                             int64_t slots_cap, const struct evict *evict);
-/* The workspace, where the layout has it. */
+/* Points the workspace into the memory of the layout. */
 void layer_place(struct layer_work *w, const struct memory *memory, const struct plan *plan,
                  const struct model *model, const struct evict *evict, int64_t rope_rows);
-/* What attention needs of it, once plan, memory, shape and ring_bytes are set. */
+/* The fields that attention needs; set plan, memory, shape and ring_bytes first. */
 void layer_place_attention(struct layer_work *w);
-/* Of a copy of it, for rows that attend on the CPU beside a device: what they have apart, and the
- * tables by which they rotate keys, filled in. */
+/* For a copy of the workspace whose rows attend on the CPU beside a device: sets the fields that
+ * differ and fills the CPU's rope tables. */
 void layer_place_apart(struct layer_work *w);
-/* Tables that depend on nothing but the model. done: an event to wait by. ERR_DEVICE. */
+/* Fills tables that depend on the model only. done: an event to wait with. ERR_DEVICE. */
 enum err layer_open(struct layer_work *w, struct event *done);
 
-/* Line layer 0: hidden states of the batch's tokens from their embedding rows; l and weights: its
- * matrix, where the rows are narrower. */
+/* Line layer 0: hidden states of the batch's tokens from their embedding rows. l and weights:
+ * project_in, for models whose rows are narrower than dim. */
 enum err layer_embed(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                      struct gather *g, struct batch *batch, int64_t step, float *hidden);
-/* Where the KV of (layer, batch) is in this step. */
+/* The KV of (layer, batch) in this step. */
 struct layer_kv {
-    uint8_t *pages; // by id
-    uint8_t *tails; // pages on NVMe: the ones that rows are filling, row r's at r * tail_stride;
-                    // else NULL
+    uint8_t *pages; // pages by id
+    uint8_t *tails; // pages being filled, if the KV moves: row r's at r * tail_stride; else NULL
     int64_t tail_stride;
 };
 
-/* Decoder layer `layer` (from 1): hidden in and out [n_tokens, dim]. Leaves in rows.dirty which
- * pages it wrote. */
+/* Decoder layer `layer` (from 1): hidden in and out [n_tokens, dim]. Sets rows.dirty: the pages
+ * that it wrote. */
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden);
-/* The same in two parts, decode's attention apart: what goes between them, in memory that both
- * reach, tile by tile: q, k and v of a tile's forced spans, one behind the other; attention of
- * these, then of its prompts; sinks [n_heads] f32, where the model has any. */
+/* layer_decode() in two parts, before and after decode's attention, with buffers between them that
+ * both CPU and device reach. `in`, per tile: q, then k, then v of its forced spans. `out`, per
+ * tile: attention of its forced spans, then of its prompts. sinks [n_heads] f32, if the model has
+ * them. */
 struct exchange {
-    struct cross_bytes bytes; // of a number
+    struct cross_bytes bytes; // per number
     uint8_t *in, *out;
     float *sinks;
 };
-/* Part 0: q, k and v of the batch's tokens; prompts attend, and what they leave goes to their rows
- * in `kv`, positions and scores to where they are kept: on the CPU's side. Part 1: from attn to the
- * layer's end. */
+/* Part 0: q, k and v of the batch's tokens; prompts attend, and their kept pages, positions and
+ * scores are copied to their rows in `kv` on the CPU's side. Part 1: from the attention's output to
+ * the end of the layer. */
 void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden, struct cross *cross, const struct exchange *x);
 void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
                  const uint8_t *weights, struct cross *cross, const struct exchange *x,
                  float *hidden);
-/* What stands between them, on the CPU: forced spans attend. Needs what layer_place_apart() and
- * layer_place_attention() set, tables, and, for what crosses as bf16, q, k, v and attn of a tile.
- * Leaves rows.dirty as layer_decode does. */
+/* Between the parts, on the CPU: forced spans attend. Requires layer_place_apart(),
+ * layer_place_attention(), tables, and, if bf16 crosses, buffers for q, k, v and attn of a tile.
+ * Sets rows.dirty as layer_decode() does. */
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x);
-/* Decodes a layer from where it was read into tiles. */
+/* Decodes a layer, as stored at `weights`, into tiles at `to`. */
 void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
                  const uint8_t *weights, const struct model_layer *tiles, uint8_t *to);
-/* After the last decoder layer only the wanted positions go on: hidden[i] = hidden[positions[i]].
- */
+/* After the last decoder layer, keeps the wanted positions only: hidden[i] =
+ * hidden[positions[i]]. */
 void layer_compact(struct layer_work *w, const struct batch *batch, float *hidden);
-/* Before a batch's first slice: what is asked goes where ops read it; after its last: what they
- * leave comes back. Nothing, without a device's own memory. */
+/* Before a batch's first slice: copies head requests to where ops read them; after its last slice:
+ * copies the results back. Both do nothing without device memory. */
 void layer_head_start(struct layer_work *w, const struct batches *batches,
                       const struct batch *batch);
 void layer_head_end(struct layer_work *w, const struct batches *batches, const struct batch *batch);

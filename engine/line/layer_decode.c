@@ -1,17 +1,17 @@
 /* engine/line/layer_decode.c - decoder layers of layer.h.
  *
- * Note: a prompt that does not fit what is left of a tile opens a new
- * one, so the prompt that continues over tiles is always the first of its tile and its K and V
- * always stand at the start of the workspace. */
+ * Note: a prompt that does not fit into the rest of a tile opens a new tile. So a prompt that
+ * continues over several tiles is always the first of each tile, and its K and V always start at
+ * the beginning of the workspace. */
 #include "engine/line/layer_impl.h"
 
 #include <string.h>
 
 struct tile {
-    int first, n;     // tokens of the batch
-    int span, offset; // where the next tile goes on
+    int first, n;     // tokens of the batch: first, count
+    int span, offset; // start of the next tile
     int n_cuts;
-    int continued_page_end; // pages of the prompt that went over the end, else 0
+    int continued_page_end; // pages of the prompt that continues in the next tile, else 0
 };
 
 typedef int (*tiles_fn)(struct layer_work *w, const struct batch *b, struct tile *t,
@@ -50,7 +50,7 @@ static int tile_next(struct layer_work *w, const struct batch *b, struct tile *t
     return t->n > 0;
 }
 
-/* The same without prompts, which leave no gaps: tiles of rows that attend apart. */
+/* The same without prompts, for rows that attend on the CPU: forced cuts are contiguous. */
 static int tile_next_forced(struct layer_work *w, const struct batch *b, struct tile *t,
                             struct cut *cuts)
 {
@@ -62,14 +62,14 @@ static int tile_next_forced(struct layer_work *w, const struct batch *b, struct 
     return more;
 }
 
-/* 1: the layer's keys stand as they were before they were rotated. */
+/* 1: the layer stores keys before rotation, and attention rotates them by rank. */
 static int by_rank(const struct layer_work *w, int layer)
 {
     const struct shape *s = w->shape;
     return w->slot_cos && s->position == POSITION_ROPE && s->layer_rope[layer] != SHAPE_NO_ROPE;
 }
 
-/* What rotates them then. */
+/* The tables for that rotation; zeros if keys are stored rotated. */
 static struct slot_rope slot_rope(const struct layer_work *w, int layer)
 {
     const struct shape *s = w->shape;
@@ -82,7 +82,7 @@ static struct slot_rope slot_rope(const struct layer_work *w, int layer)
                               .scale = s->ropes[s->layer_rope[layer]].scale};
 }
 
-/* q and k of the tile's n tokens from `first`, by pos [n] of the tables. */
+/* Rotates q and k of n tokens of the tile, from `first`; pos [n]: rows of the rope tables. */
 static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos)
 {
     const struct shape *s = w->shape;
@@ -104,7 +104,7 @@ static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos
     ops_run_rope(&w->ops, &args);
 }
 
-/* Row of the rope tables of each of the batch's tokens. */
+/* Writes the rope table's row of each token of the batch. */
 static void tell_rope(struct layer_work *w, const struct batch *b, int layer)
 {
     const struct shape *s = w->shape;
@@ -122,7 +122,7 @@ static void tell_rope(struct layer_work *w, const struct batch *b, int layer)
         }
 }
 
-/* Where positions are ranks only prompts: attention rotates the others. */
+/* Where positions are ranks, rotates prompts only: attention rotates forced tokens. */
 static void rope_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts, int layer)
 {
     const int32_t *pos = w->told.pos ? w->told.pos + t->first : NULL;
@@ -138,7 +138,7 @@ static void rope_tile(struct layer_work *w, const struct tile *t, const struct c
             rope_rows(w, at, cuts[i].n, pos + at);
 }
 
-/* The first prompt of the pass lends its pages; another one takes what it shares of them. */
+/* Copies the shared prefix: the first prompt's to shared_pages, from there to others. */
 static void share_pages(struct layer_work *w, const struct batch *b, const struct cut *c,
                         uint8_t *pages)
 {
@@ -154,7 +154,7 @@ static void take_shared_pages(struct layer_work *w, const struct cut *c, uint8_t
                  ceil_div(c->span->pos, PAGE_SLOTS) * w->prompt.page_bytes);
 }
 
-/* Of the layer at hand: what a row may hold, and how many page slots n more tokens leave. */
+/* For the current layer: the row's slot limits, and its page slots after n more tokens. */
 static struct evict_row layer_limits(const struct layer_work *w, const struct row *row)
 {
     struct evict rule;
@@ -190,7 +190,7 @@ static struct forced_span forced_span(const struct layer_work *w, const struct b
                                 .limits = layer_limits(w, row)};
 }
 
-/* Spans of all tiles of the batch, those of a tile in a row. */
+/* Writes the spans of all tiles of the batch, tile by tile. */
 static void tell_spans(struct layer_work *w, const struct batch *b, tiles_fn next)
 {
     struct tile t = {0};
@@ -268,7 +268,7 @@ static int ends_prompt(const struct cut *c)
     return c->span->kind == SPAN_PROMPT && c->offset + c->n == c->span->n;
 }
 
-/* A prompt that ends leaves its kept slots in the pages of a row of w->rows. */
+/* At the end of a prompt, stores its kept slots in the pages of row kept_row of w->rows. */
 static void keep_prompt(struct layer_work *w, const struct cut *c, const struct batch *b, int layer,
                         int kept_row)
 {
@@ -293,7 +293,7 @@ static void keep_prompt(struct layer_work *w, const struct cut *c, const struct 
     w->dump(w->dump_ctx, row, layer, &kv, 0, n_prompt, NULL);
 }
 
-/* Where forced spans of a tile have q, k and v, and leave their attention. */
+/* q, k, v and output of a tile's forced spans. */
 struct heads {
     float *q, *k, *v, *out;
 };
@@ -349,7 +349,7 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
     }
 }
 
-/* Norms of every head of x, which has `heads` of them: q, or k. */
+/* RMS norm of every head of x [m][heads][head_dim]: q or k. */
 static void qk_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                     enum tensor_role role, float *x, int heads, int m)
 {
@@ -382,7 +382,7 @@ static void qk_norm(struct layer_work *w, const struct model_layer *l, const uin
     }
 }
 
-/* What a branch reads of x: its norm, in w->normed, where the norm stands before the branch. */
+/* A branch's input: norm(x) in w->normed if the norm precedes the branch, else x. */
 static const float *branch_input(struct layer_work *w, const struct model_layer *l,
                                  const uint8_t *weights, enum tensor_role role,
                                  enum tensor_role bias, const float *x, int m)
@@ -394,7 +394,7 @@ static const float *branch_input(struct layer_work *w, const struct model_layer 
     return w->normed;
 }
 
-/* What of a layer stands before its attention: x of the tile to w->q, k and v. */
+/* The part of a layer before attention: x of the tile to w->q, w->k, w->v. */
 static void before_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                         const struct tile *t, const struct cut *cuts, int layer, const float *x)
 {
@@ -422,8 +422,8 @@ static void attend_tile(struct layer_work *w, const struct tile *t, const struct
     attend_forced(w, t, cuts, b, &at);
 }
 
-/* Attention and MLP of the same x: the MLP's part first, while x is still what attention saw. Its
- * input is made anew where another step stood between. */
+/* Attention and MLP read the same x: the MLP runs first, before attention's output changes x. Its
+ * input is normalised again, because part 0 may have run in another step. */
 static void after_parallel(struct layer_work *w, const struct model_layer *l,
                            const uint8_t *weights, const struct tile *t, float *x)
 {
@@ -435,7 +435,7 @@ static void after_parallel(struct layer_work *w, const struct model_layer *l,
     layer_project(w, l, weights, &out, 1, w->attn, t->n);
 }
 
-/* And what stands behind it: w->attn into x. */
+/* The part of a layer after attention: w->attn into x. */
 static void after_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                        const struct tile *t, float *x)
 {
@@ -456,21 +456,21 @@ static void after_tile(struct layer_work *w, const struct model_layer *l, const 
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
 }
 
-/* Pages on NVMe: full ones are in the frame, the page of a row that is being filled in its tail.
- * Which one that is; -1: none. */
+/* If KV moves, full pages are in the frame and the page being filled is the row's tail. Returns the
+ * index of the page that is a tail after this step; -1: none. */
 static int tail_page(const struct layer_work *w, const struct kv_rows *rows, const struct row *row)
 {
     const int n_after = layer_slots(w, row, row->n_take);
     return rows->tails && n_after % PAGE_SLOTS ? n_after / PAGE_SLOTS : -1;
 }
 
-/* Where page i of row r lies in this step. */
+/* Id of page i of row r in this step; ~r: its tail. */
 static int32_t page_id(const struct layer_work *w, const struct batch *b, int r, int i, int tail)
 {
     return i == tail ? ~r : batch_page_id(w->plan, b, w->layer, r, i);
 }
 
-/* Of all its pages; a tail that fills up in this step moves to the frame first. */
+/* Ids of all pages of row r; a tail that becomes full in this step is copied to the frame first. */
 static void place_pages(struct layer_work *w, const struct batch *b, int r, int32_t *ids)
 {
     const struct row *row = &b->rows[r];
@@ -483,7 +483,7 @@ static void place_pages(struct layer_work *w, const struct batch *b, int r, int3
                  w->rows.layout.page_bytes);
 }
 
-/* The decoder layer at hand. */
+/* Sets the current decoder layer. */
 static void begin_layer(struct layer_work *w, int layer)
 {
     struct evict_row limits = {0};
@@ -491,11 +491,11 @@ static void begin_layer(struct layer_work *w, int layer)
     evict_in_kind(w->evict, &limits, plan_kind(w->plan, layer), &w->rule, &limits);
 }
 
-/* Where the KV of the batch is in it, but for page ids. */
+/* The batch's KV in the current layer, without page ids. */
 static void place_state(const struct layer_work *w, const struct batch *b,
                         const struct layer_kv *kv, struct kv_rows *rows)
 {
-    int64_t first = (int64_t)b->index * w->plan->batch; // row of the run
+    int64_t first = (int64_t)b->index * w->plan->batch; // the batch's first row in the run
     const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0, layer = w->layer;
     const int64_t slots = w->shape->n_kv_heads * plan_kv_slots_before(w->plan, layer, ring);
     rows->slots_cap = plan_kv_slots(w->plan, layer) + ring;
@@ -519,7 +519,7 @@ static void place_state(const struct layer_work *w, const struct batch *b,
         rows->rings += layer * w->ring_bytes;
 }
 
-/* Bits of the pages that a step writes, none of them set yet, and page ids, of n rows. */
+/* Page ids, and a zeroed bitmap of written pages, for n rows. */
 static int32_t *take_pages(struct layer_work *w, int n)
 {
     struct kv_rows *rows = &w->rows;
@@ -532,7 +532,7 @@ static int32_t *take_pages(struct layer_work *w, int n)
     return ids;
 }
 
-/* The KV of the batch in the layer. */
+/* The batch's KV in the current layer, with page ids. */
 static void place_rows(struct layer_work *w, const struct batch *b, const struct layer_kv *kv)
 {
     struct kv_rows *rows = &w->rows;
@@ -564,7 +564,7 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
 
 /* ---- in two parts ---- */
 
-/* Numbers of q, and of k or v, of one token. */
+/* Values of q, and of k or v, per token. */
 static int64_t q_numbers(const struct layer_work *w)
 {
     return (int64_t)w->shape->n_heads * w->shape->head_dim;
@@ -575,7 +575,7 @@ static int64_t kv_numbers(const struct layer_work *w)
     return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
 }
 
-/* The tile's next run of cuts of a kind: its first token and how many; 0 behind the last one. */
+/* The tile's next run of consecutive cuts of a kind: first token, count (0 after the last). */
 struct run {
     int cut, at, first, n;
 };
@@ -593,7 +593,7 @@ static int run_next(const struct tile *t, const struct cut *cuts, int kind, stru
     return r->n > 0;
 }
 
-/* Tokens of a kind. */
+/* Tokens of a kind in the tile. */
 static int64_t run_tokens(const struct tile *t, const struct cut *cuts, int kind)
 {
     int64_t n = 0;
@@ -602,7 +602,7 @@ static int64_t run_tokens(const struct tile *t, const struct cut *cuts, int kind
     return n;
 }
 
-/* Of the tokens of a kind `each` numbers of x. */
+/* Appends `each` values of x per token of a kind. */
 static void add_runs(struct layer_work *w, struct cross *cross, const struct tile *t, int kind,
                      int bytes, const float *x, int64_t each)
 {
@@ -611,8 +611,8 @@ static void add_runs(struct layer_work *w, struct cross *cross, const struct til
         cross_out_add(cross, &w->ops, bytes, x + r.first * each, r.n * each);
 }
 
-/* The CPU gets q, k and v of the tile's spans that it attends for. What prompts got here waits
- * behind their attention, where part 1 finds it. */
+/* Sends q, k and v of the tile's forced spans to the CPU. The prompts' attention, computed here,
+ * goes to x->out after the forced spans' share, where part 1 reads it. */
 static void send_tile(struct layer_work *w, struct cross *cross, const struct exchange *x,
                       const struct tile *t)
 {
@@ -635,7 +635,7 @@ static void send_tile(struct layer_work *w, struct cross *cross, const struct ex
     }
 }
 
-/* w->rows: one row, in buffer `turn` of what prompts leave, as `home` has its rows. */
+/* Points w->rows at one row: buffer `turn` of the kept pages, with home's strides. */
 static void place_kept(struct layer_work *w, const struct kv_rows *home, int turn)
 {
     const struct memory *m = w->memory;
@@ -649,7 +649,7 @@ static void place_kept(struct layer_work *w, const struct kv_rows *home, int tur
     rows->rings = memory_at(m, LAYOUT_KEPT_RING, turn);
 }
 
-/* Copies what the prompt of row r left (w->rows: one row) to where `home` keeps row r. */
+/* Copies the kept slots of the prompt of row r (w->rows: one row) to row r of `home`. */
 static void send_kept(const struct layer_work *w, const struct ops *copies, const struct batch *b,
                       const struct kv_rows *home, int r, int n_prompt)
 {
@@ -674,7 +674,7 @@ static void send_kept(const struct layer_work *w, const struct ops *copies, cons
         ops_copy(copies, home->rings + r * home->ring_stride, rows->rings, w->ring_bytes);
 }
 
-/* Prompts that end in the tile are cut here, and go home. */
+/* Evicts from prompts that end in the tile and copies their kept slots to their rows. */
 static void send_prompts(struct layer_work *w, struct cross *cross, const struct kv_rows *home,
                          const struct tile *t, const struct batch *b)
 {
@@ -716,7 +716,7 @@ void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
     }
 }
 
-/* q, k and v of n tokens, as they came from a device; f32 is attended where it lies. */
+/* q, k and v of n tokens, as received from a device; f32 is used in place. */
 static struct heads take_crossed(struct layer_work *w, uint8_t *in, int bytes, int64_t n)
 {
     const int64_t heads = n * q_numbers(w), kv = n * kv_numbers(w);
@@ -729,7 +729,7 @@ static struct heads take_crossed(struct layer_work *w, uint8_t *in, int bytes, i
     return (struct heads){w->q, w->k, w->v, w->attn};
 }
 
-/* What prompts have left came with the tiles. */
+/* Marks the pages of prompts, which were copied with the tiles, as written. */
 static void mark_prompts(struct layer_work *w, const struct batch *b)
 {
     for (int i = 0; i < b->n_spans; i++) {
@@ -772,7 +772,7 @@ void layer_after(struct layer_work *w, const struct model_layer *l, const struct
                  const uint8_t *weights, struct cross *cross, const struct exchange *x,
                  float *hidden)
 {
-    static const int kinds[] = {SPAN_FORCED, SPAN_PROMPT}; // as send_tile() and the CPU left them
+    static const int kinds[] = {SPAN_FORCED, SPAN_PROMPT}; // the order in x->out
     const int64_t heads = q_numbers(w), bytes = heads * x->bytes.out;
     struct tile t = {0};
     while (tile_next(w, batch, &t, w->cuts)) {

@@ -10,9 +10,9 @@ enum err layer_embed(struct layer_work *w, const struct model_layer *l, const ui
     if (!model_has(l, ROLE_PROJ_IN)) {
         TRY(gather_tokens(g, batch, step, hidden));
     } else {
-        /* All rows first, then projected tile by tile from the front. Narrow rows stand at the tail
-         * of where their projections go, wide ones at the front: no tile reaches rows that are
-         * still to be read. Wide ones take more room than hidden states (plan_hidden_bytes()). */
+        /* Gather all rows, then project tile by tile from the front. Narrow rows are at the end of
+         * the output buffer and wide rows at its start, so that no tile overwrites rows that are
+         * still to be read. Wide rows need more room than hidden states (plan_hidden_bytes()). */
         int64_t skip = max_i64(0, s->dim - s->embed_dim);
         float *rows = hidden + (int64_t)batch->n_tokens * skip;
         TRY(gather_tokens(g, batch, step, rows));

@@ -17,7 +17,7 @@ void layer_join(struct layer_work *w, const struct model_layer *l, const uint8_t
     layer_mix(w, x, branch, 1, s->branch_scale, s->dim, m);
 }
 
-/* gate and up of m rows [n] to w->gate. */
+/* w->gate = act(gate) * up, of m rows [n]. */
 static void gate_tile(struct layer_work *w, int n, int m)
 {
     const struct shape *s = w->shape;
@@ -32,7 +32,7 @@ static void gate_tile(struct layer_work *w, int n, int m)
     ops_run_gate_mul(&w->ops, &args);
 }
 
-/* Which experts a tile's tokens go to. */
+/* The experts of each of the tile's tokens. */
 static struct route route_tile(struct layer_work *w, const struct model_layer *l,
                                const uint8_t *weights, const float *in, int m)
 {
@@ -49,13 +49,13 @@ static struct route route_tile(struct layer_work *w, const struct model_layer *l
     return args.to;
 }
 
-/* An MLP that all tokens go through: its matrices, and how many numbers stand between them. */
+/* An MLP that all tokens use: its matrices and its inner width. */
 struct mlp {
     enum tensor_role gate, gate_bias, up, up_bias, down, down_bias;
     int n;
 };
 
-/* To y, or added to it. */
+/* y = mlp(in), or y += mlp(in). */
 static void mlp_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                      const struct mlp *mlp, const float *in, float *y, int add, int m)
 {
@@ -73,7 +73,7 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
     layer_project(w, l, weights, &down, 1, w->gate, m);
 }
 
-/* The expert of all tokens to w->shared_out, and what it counts to w->shares. */
+/* The shared expert: its output to w->shared_out, its weight per token to w->shares. */
 static void shared_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                         const float *in, int m)
 {
@@ -86,7 +86,7 @@ static void shared_tile(struct layer_work *w, const struct model_layer *l, const
         layer_project(w, l, weights, &shares, 1, in, m);
 }
 
-/* Each token through the experts that it goes to: to x, or beside it (layer_is_apart). */
+/* The experts of each token: added to x, or written beside x (layer_is_apart). */
 static void experts_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                          const float *in, float *x, int m)
 {
@@ -99,7 +99,7 @@ static void experts_tile(struct layer_work *w, const struct model_layer *l, cons
     if (w->bring && w->err == OK)
         w->err = w->bring(w->bring_ctx, w->layer + 1, &route);
     if (w->err != OK)
-        return; // there is nothing to multiply by
+        return; // the experts' weights are missing
     layer_project_experts(w, l, weights, gate_up, 2, in, m, &route);
     gate_tile(w, s->ffn_dim, pairs);
     layer_project_experts(w, l, weights, &down, 1, NULL, m, &route);

@@ -1,13 +1,13 @@
 /* engine/line/stage.c - see stage.h.
  *
- * Note: a fetch for the next pass is issued before it is known who leaves
- * and who enters. It brings the pages of yesterday's rows; compute trusts only the page table of
- * its own moment, and a page handed to a new row since is written before it is read. */
+ * Note: a fetch for the next pass starts before admission, so it reads the pages of the old rows.
+ * Compute uses the current page table only, and a page given to a new row is written before it is
+ * read. */
 #include "engine/line/stage.h"
 
 #include <string.h>
 
-#define BAD_MAX 64 // pieces that could not be had before the run stops instead of recomputing
+#define BAD_MAX 64 // unreadable pieces before the run stops instead of recomputing
 
 static struct batch *batch_of(struct engine *e, struct step s)
 {
@@ -32,8 +32,8 @@ enum err stage_fetch_kv(struct engine *e, struct step s)
     return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch);
 }
 
-/* Tokens whose hidden states a step reads: after the last decoder layer only wanted positions go
- * on. */
+/* Tokens whose hidden states a step reads: after the last decoder layer, the wanted positions
+ * only. */
 static int hidden_tokens(const struct batch *b, struct step s)
 {
     return s.kind == STEP_SLICE ? b->n_positions : b->n_tokens;
@@ -42,12 +42,12 @@ static int hidden_tokens(const struct batch *b, struct step s)
 enum err stage_fetch_hidden(struct engine *e, struct step s)
 {
     const struct batch *b = batch_of(e, s);
-    CHECK(b->pass == s.pass); // plan_check: no look-ahead across the write of these states
+    CHECK(b->pass == s.pass); // plan_check: no look-ahead past the write of these states
     return home_hidden_fetch(&e->home, s.n, s.batch, hidden_tokens(b, s));
 }
 
-/* What stood on disk of the row cannot be had: it is computed again from its tokens after this
- * pass, and nothing of this pass is its answer. The sentence is the one recorded last. */
+/* The row's data on disk is unreadable. Discards this pass for the row and recomputes the row from
+ * its tokens after the pass. Reports the text recorded last. */
 static enum err lose_row(struct engine *e, struct row *row, enum err cause)
 {
     if (row->lost)
@@ -63,7 +63,7 @@ static enum err lose_row(struct engine *e, struct row *row, enum err cause)
     return OK;
 }
 
-/* Pages that did not come back as they were written lose their rows. */
+/* Marks the rows of unreadable pages as lost. */
 static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
 {
     struct row_page p = {.row = -1};
@@ -75,8 +75,8 @@ static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
     return OK;
 }
 
-/* Hidden states that did not come back as they were written lose their rows; the batch's first
- * prompt takes those along that share its K and V. */
+/* Marks the rows of unreadable hidden states as lost; if the batch's first prompt is lost, so are
+ * the prompts that share its prefix. */
 static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
 {
     enum err shared = OK;
@@ -96,7 +96,7 @@ static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
     return OK;
 }
 
-/* The same behind the last decoder layer, where only wanted positions go on. */
+/* The same after the last decoder layer, for the wanted positions. */
 static enum err verify_positions(struct engine *e, struct step s, struct batch *b)
 {
     if (!home_hidden_moves(&e->home, s.batch))
@@ -110,24 +110,24 @@ static enum err verify_positions(struct engine *e, struct step s, struct batch *
     return OK;
 }
 
-/* What a step in flight has to itself. */
+/* Index of a queued step's own events and buffers. */
 static int slot_of(const struct engine *e, int64_t step)
 {
     return (int)(step % (e->config.plan.window + 1));
 }
 
-/* Where the bits of the pages that a step wrote come back to; NULL: they are in RAM. */
+/* Host copy of the bitmap of pages that a step wrote; NULL: the bitmap itself is in RAM. */
 static uint64_t *dirty_back(const struct engine *e, int64_t step)
 {
     return memory_at(&e->home.memory, LAYOUT_DIRTY_BACK, slot_of(e, step));
 }
 
-/* What a step works on. */
+/* Inputs of a step. */
 struct inputs {
-    const uint8_t *weights; // as they came; then as ops read them
+    const uint8_t *weights; // as fetched, then as ops read them
     float *hidden;
     struct layer_kv kv;
-    const struct exchange *exchange; // of part 1: what the CPU left
+    const struct exchange *exchange; // part 1: the CPU's output
 };
 
 static enum err wait_kv(struct engine *e, struct step s, struct batch *b, struct layer_kv *kv)
@@ -138,7 +138,7 @@ static enum err wait_kv(struct engine *e, struct step s, struct batch *b, struct
     return kv->tails ? verify_pages(e, s, b) : OK;
 }
 
-/* The CPU has attended; which pages it wrote is kept until the step is retired. */
+/* Waits for the CPU's attention and keeps its bitmap of written pages until the step retires. */
 static enum err wait_attention(struct engine *e, struct step s, const struct batch *b,
                                const struct exchange **x)
 {
@@ -148,7 +148,7 @@ static enum err wait_attention(struct engine *e, struct step s, const struct bat
     return OK;
 }
 
-/* Waits for all of it but embedding rows; rows whose bytes came back wrong are set aside. */
+/* Waits for all inputs but embedding rows; marks rows with unreadable inputs as lost. */
 static enum err wait_inputs(struct engine *e, struct step s, struct batch *b, struct inputs *in)
 {
     TRY(home_weights_get(&e->home, s.layer, s.n, &in->weights));
@@ -165,7 +165,7 @@ static enum err wait_inputs(struct engine *e, struct step s, struct batch *b, st
     return s.part == 1 ? wait_attention(e, s, b, &in->exchange) : wait_kv(e, s, b, &in->kv);
 }
 
-/* Tiles are decoded behind what brings a layer, once a pass or once for all. */
+/* Decodes tiles after a layer's fetch, once per pass or once per run. */
 static void decode_weights(struct engine *e, struct step s, struct inputs *in)
 {
     uint8_t *tiles = home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);
@@ -190,7 +190,7 @@ static enum err compute_embed(struct engine *e, struct step s, const struct inpu
     return layer_embed(&e->work, e->home.weights[0].layer, in->weights, &e->gather, b, s.n, hidden);
 }
 
-/* Rows attend on the CPU: a layer's part 0 ends where they do, part 1 begins behind that. */
+/* If rows attend on the CPU: part 0 ends before attention, part 1 begins after it. */
 static void compute_part(struct engine *e, struct step s, const struct batch *b,
                          const struct inputs *in)
 {
@@ -206,7 +206,7 @@ static void compute_part(struct engine *e, struct step s, const struct batch *b,
     attender_post(&e->attender, &job);
 }
 
-/* The router has spoken: what the layer came without is brought, and ops wait for it. */
+/* Called after the router: reads the missing experts; ops wait for them. */
 enum err stage_bring_experts(void *ctx, int layer, const struct route *route)
 {
     struct engine *e = ctx;
@@ -278,12 +278,12 @@ enum err stage_compute(struct engine *e, struct step s)
     else
         compute_slice(e, s, b, &in);
     device->record(e->stream, e->done[slot]);
-    if (!e->config.plan.attn_cpu) // else that lane is attention's
+    if (!e->config.plan.attn_cpu) // else the lane shows attention
         trace_step(e, s, LANE_CPU, start_ns + e->brought_ns, clock_ns());
     return OK;
 }
 
-/* Waits until a queued step is done; what it took of the device is known only then. */
+/* Waits until a queued step is done; only then is its device time known. */
 static enum err finish(struct engine *e, struct step s)
 {
     const struct device_api *device = e->stream->device->api;
@@ -291,7 +291,7 @@ static enum err finish(struct engine *e, struct step s)
     TRY(device->event_wait(e->stream, e->done[slot]));
     if (!e->config.plan.device)
         return OK;
-    /* Its own clock tells how long; ours only when the first one was. */
+    /* Step times come from the device's clock; the host's clock gives the end of step 0 only. */
     if (s.n == 0)
         e->done_ns = clock_ns();
     else
@@ -301,13 +301,13 @@ static enum err finish(struct engine *e, struct step s)
     return OK;
 }
 
-/* Full pages that the step has written go home. */
+/* Writes the full pages that the step changed to their homes. */
 static enum err retire_kv(struct engine *e, struct step s, struct batch *b)
 {
     const struct kv_rows *rows = &e->work.rows;
     const uint64_t *bits = dirty_back(e, s.n) ? dirty_back(e, s.n) : rows->dirty;
     const int moved = home_kv_tails(&e->home, s.layer - 1, s.batch) && b->n_tokens > 0;
-    int64_t fetched = e->order.parts == 1 ? s.n : order_part0(&e->order, s); // took the frame
+    int64_t fetched = e->order.parts == 1 ? s.n : order_part0(&e->order, s); // claimed the frame
     struct row_page p = {.row = -1};
     while (moved && batch_page_next(&e->batches, b, s.layer - 1, 1, &p))
         if (bits[(int64_t)p.row * rows->dirty_stride + (p.page >> 6)] >> (p.page & 63) & 1)
@@ -321,7 +321,7 @@ enum err stage_retire(struct engine *e, struct step s)
     TRY(finish(e, s));
     if (s.batch == e->order.batches - 1 && s.whole)
         home_weights_put(&e->home, s.layer);
-    if (!s.whole) // it only read them
+    if (!s.whole) // the part only read the hidden states
         return home_hidden_put(&e->home, s.n, s.batch, 0, 0);
     if (s.kind == STEP_DECODE)
         TRY(retire_kv(e, s, b));
