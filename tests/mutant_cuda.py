@@ -19,7 +19,7 @@ fault("cuda: a norm's barrier stands in a branch", ROWS,
         __syncthreads();
     }""", "simt_rows_test")
 fault("cuda: a part of a row is overwritten while it is summed", ROWS,
-      "    __syncthreads(); // the part before has been read\n", "", "simt_rows_test")
+      "    __syncthreads(); // the previous part has been read\n", "", "simt_rows_test")
 fault("cuda: a long row's sum is that of its first part", ROWS,
       "    if (s->from == from)", "    if (s->from >= 0)", "simt_rows_test")
 fault("cuda: a chain leaves out what does not fill its reads", "kernels/cuda/simt.cuh",
@@ -112,13 +112,13 @@ fault("codes pass for rounded numbers", "kernels/cuda/matmul.cu",
 fault("a stage is not waited for", "kernels/cuda/matmul_mma.cu",
       "cp_async_wait<AHEAD - 1>();", "cp_async_wait<AHEAD>();", MATMUL)
 fault("a stage is waited for by those who copied it only", "kernels/cuda/matmul_mma.cu",
-      "        __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more\n", "", MATMUL)
+      "        __syncthreads(); // chunk c has arrived; the stage of c - 1 is free\n", "", MATMUL)
 fault("tensor cores go backwards through a stage", "kernels/cuda/mma_tile.cuh",
       "int step = 0; step < BK / 16; step++", "int step = BK / 16 - 1; step >= 0; step--", MATMUL)
 fault("a row behind the last is copied", "kernels/cuda/matmul_mma.cu",
       "there = at < (of_x ? p->m : p->n);", "there = at <= (of_x ? p->m : p->n);", MATMUL)
 fault("a stage is waited for by those who put it only", "kernels/cuda/matmul_mma.cu",
-      "        __syncthreads(); // chunk c is here for all warps\n", "", MATMUL)
+      "        __syncthreads(); // chunk c is visible to all warps\n", "", MATMUL)
 fault("parts of a grid begin where all begin", "kernels/cuda/mma_tile.cuh",
       "(int)blockIdx.x >= t->parts[part + 1].block0", "(int)blockIdx.x > t->parts[part + 1].block0", MATMUL)
 fault("sums are stored over stages in use", "kernels/cuda/matmul_mma.cu",
@@ -133,7 +133,7 @@ fault("the rounding of x leaves out the last block", "kernels/cuda/matmul_mma.cu
 PANEL_CU = "kernels/cuda/matmul_panel.cu"
 fault("panels: a turn is decoded before it is here", PANEL_CU, "cp_async_wait<AHEAD - 2>();", "cp_async_wait<AHEAD - 1>();", MATMUL)
 fault("panels: a stage is multiplied before it is decoded", PANEL_CU,
-      "        __syncthreads(); // turn c is decoded, c + 1 is here, and nobody reads stages of c - 1\n", "", MATMUL)
+      "        __syncthreads(); // turn c is decoded, c + 1 has arrived, the stages of c - 1 are free\n", "", MATMUL)
 fault("panels: one stage less for pieces", PANEL_CU, ">> shift) + 1;", ">> shift);", MATMUL)
 fault("panels: the first turn is decoded before it is here", PANEL_CU, "        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);\n    cp_async_wait<AHEAD - 1>();\n",
       "        turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);\n", MATMUL)
@@ -144,7 +144,7 @@ fault("panels: sums are stored over stages in use", PANEL_CU, "    __syncthreads
 TILE = "kernels/cuda/mma_tile.cuh"
 fault("groups: a stage is multiplied before it is here", TILE, "cp_async_wait<STAGES - 2>();", "cp_async_wait<STAGES - 1>();", MATMUL)
 fault("groups: a stage is overwritten while it is read", TILE,
-      "        __syncthreads(); // this stage has arrived, and all warps have read the one before\n", "", MATMUL)
+      "        __syncthreads(); // this stage has arrived, and all warps have read the previous one\n", "", MATMUL)
 fault("groups: a group behind the last is multiplied", TILE, "if (g == 0 || g0 + g < n_groups)", "if (1)", MATMUL)
 Q_CU = "kernels/cuda/matmul_q.cu"
 fault("q: rows of q8 do not take turns where they are read", Q_CU, "const int turned = Q4 ? 0 : g % 2 * 32;", "const int turned = 0;", MATMUL)
@@ -157,15 +157,15 @@ fault("q: sums are stored over stages in use", Q_CU, "    __syncthreads(); // th
 fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",
       "g += INT8_WARPS, odd ^= 1", "g += INT8_WARPS, odd ^= 0", MATMUL)
 fault("a turn of groups is not waited for", "kernels/cuda/matmul_int8.cu",
-      "        __syncthreads(); // the turn is there; the one before has been read\n", "", MATMUL)
+      "        __syncthreads(); // this turn is complete; the previous one has been read\n", "", MATMUL)
 fault("codes of q4 have five bits", "kernels/cuda/matmul_int8.cu", "& 0x0f0f0f0fu", "& 0x1f1f1f1fu", MATMUL)
 fault("a group reads a number behind the last", "kernels/cuda/matmul_int8.cu",
       "second = k + 1 < t.p.k ? x[k + 1] : 0;", "second = k < t.p.k ? x[k + 1] : 0;", MATMUL)
 PREFILL_MMA, PROMPT = "kernels/cuda/prefill_mma.cu", "simt_prompt_test"
 fault("prefill_mma: K is multiplied before it is there", PREFILL_MMA,
-      "        __syncthreads(); // K is here, and no warp reads the V of before\n", "", PROMPT)
+      "        __syncthreads(); // K has arrived; V's buffer is free\n", "", PROMPT)
 fault("prefill_mma: V is multiplied before it is there", PREFILL_MMA,
-      "        __syncthreads(); // V is here, and no warp reads this K\n", "", PROMPT)
+      "        __syncthreads(); // V has arrived; K's buffer is free\n", "", PROMPT)
 fault("prefill_mma: sums stay where the maximum rises", PREFILL_MMA, "    if (rises)\n", "    if (rises < 0)\n", PROMPT)
 fault("prefill_mma: a query sees what follows", PREFILL_MMA, "            if (!whole)\n", "            if (0)\n", PROMPT)
 fault("prefill_mma: a query does not see itself", PREFILL_MMA, "return key <= query && key >=", "return key < query && key >=", PROMPT)

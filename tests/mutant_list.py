@@ -540,7 +540,7 @@ SLOTS_CU, JOIN_CU, SIMT_ATTEND = "kernels/cuda/slots.cu", "kernels/cuda/attend_j
 fault("attend.cu: exps do not wait for logits", ATTEND_CU,
       "    __syncthreads();\n    split_exps<R>(", "    split_exps<R>(", SIMT_ATTEND)
 fault("attend.cu: the next groups are scaled too early", ATTEND_CU,
-      "            __syncthreads(); // stages and what was scaled have been read\n", "", SIMT_ATTEND)
+      "            __syncthreads(); // stages and scaled exps have been read\n", "", SIMT_ATTEND)
 fault("attend.cu: a page off by one", ATTEND_CU,
       "t.kv.page_ids[split * SPLIT_PAGES + slot]", "t.kv.page_ids[split * SPLIT_PAGES + slot + 1]", SIMT_ATTEND)
 fault("attend.cu: masked slots of the first split are attended", ATTEND_CU,
@@ -684,7 +684,7 @@ fault("attend.cu: words of V that were not copied are read", ATTEND_CU,
 fault("attend.cu: slots that nobody wrote are copied", ATTEND_CU,
       "first < s->n && s->live[page] >> slot & ((1 << C::PER) - 1))", "page * PAGE_SLOTS < s->n)", SIMT_ATTEND)
 fault("attend.cu: a chunk of V is read before all threads have copied", ATTEND_CU,
-      "            __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more\n", "", SIMT_ATTEND)
+      "            __syncthreads(); // chunk c has arrived; the stage of c - 1 is free\n", "", SIMT_ATTEND)
 fault("attend.cu: a chunk of V is read while it is on its way", ATTEND_CU,
       "cp_async_wait<C::STAGES - 2>();", "cp_async_wait<C::STAGES - 1>();", SIMT_ATTEND)
 fault("attend.cu: gaps of a chunk are attended", ATTEND_CU,

@@ -1,40 +1,40 @@
-/* kernels/cuda/attend.cu - attend_forced: a row's next token over its slots, page by page in place.
+/* kernels/cuda/attend.cu - attend_forced: attention of a row's next token over its slots.
  *
- * Owns: the order of its sums (rule b), the scores, the victim and the place of the new token.
- * Refuses: prompts (prefill.cu), what a policy means (policy/evict.h).
+ * Owns: the order of the token's sums (rule b), its scores, its victim and the slot it is stored
+ * in. Refuses: prompts (prefill.cu), the meaning of a policy (policy/evict.h).
  *
- * A token is two launches, one after the other, and a span of n tokens n times that: what a token
- * attends depends on where the one before it went. Blocks of a launch share nothing.
+ * A token takes two launches in turn, and a span of n tokens n times that: the slots of a token
+ * depend on where the token before was stored. Blocks of a launch share nothing.
  *   split  (split, KV head, span)  a split's greatest logit, sum of exps and exps . V
  *   join   (KV head, span)         splits in ascending order, the ring, the own token, the sink;
- *                                  where the policy has no scores: place in the same block
- * Where the policy has scores two more:
- *   score  (split, KV head, span)  weights onto scores, and each split's first to go
- *   place  (KV head, span)         the victim of all splits; K and V into its slot
- * Between join and score what only some policies have:
- *   trait  (KV head, span)         that of the new token
- * Scope layer: one block of score has all heads of a split, and every block of place finds the same
- * victim. Where decode changes no scores no exps are kept.
+ *                                  for policies without scores also place, in the same block
+ * For policies with scores, two more:
+ *   score  (split, KV head, span)  adds weights to scores, finds each split's first victim
+ *   place  (KV head, span)         chooses among the splits' victims; writes K and V to its slot
+ * For some policies, between join and score:
+ *   trait  (KV head, span)         the trait of the new token
+ * Scope layer: one block of score handles all heads of a split, and every block of place finds the
+ * same victim. Exps are kept only if decode changes scores.
  *
- * Where positions are ranks (struct slot_rope) split rotates each key as it reads it, for which it
+ * Where positions are ranks (struct slot_rope), split rotates each key as it reads the key, which
  * reads K twice, and place keeps the ranks.
  *
- * Rows: a launch takes as many as FORCED_SCRATCH_MOST bytes of scratch hold (forced.h); the others
- * take turns.
+ * Rows: a launch handles as many rows as fit in FORCED_SCRATCH_MOST bytes of scratch (forced.h);
+ * the other rows follow in further launches.
  *
- * Who loads what, in split: a warp has a page of 32 slots, a lane one of them. A lane reads K of
- * its own slot straight into registers; neighbouring lanes read neighbouring words. V goes to
- * shared memory: each thread copies 16 bytes of a chunk of 2 or 4 KiB, and all stages but one
- * (12 KiB, q4 14) are on their way while one is multiplied. The first chunks of V set out before K
- * is read.
- * The roof is memory: a slot of a KV head is 4 d bytes of K and V in bf16 and 4 G d FLOPs, for G
- * query heads of d dimensions: G FLOPs a byte, where an H100 does 20 in f32 for each byte of HBM.
- * With 12 KiB of V in flight a block, an SM of an H100 has 48 KiB in flight at G = 1 (4 blocks) and
- * 24 KiB at G = 8 (2 blocks). Its memory needs 19 KiB per SM, at a latency of 0.75 us.
+ * Memory access of split: a warp handles a page of 32 slots, a lane one slot. A lane reads K of its
+ * slot straight into registers; neighbouring lanes read neighbouring words. V goes to shared
+ * memory: each thread copies 16 bytes of a chunk of 2 or 4 KiB; while one stage is multiplied, all
+ * others (12 KiB, q4 14) are in flight. The first chunks of V are requested before K is read.
  *
- * What scores cost, per slot and KV head: 4 G bytes of exps out and in again, which stay in L2
- * where it has room for scratch, and 12 bytes of memory (score in and out, position in), beside
- * 4 d bytes of K and V (2.3 % of them at d = 128); 2 G FLOPs beside 4 G d. */
+ * The bound is memory: a slot of a KV head has 4 d bytes of K and V in bf16 and costs 4 G d FLOPs,
+ * for G query heads of d dimensions: G FLOPs per byte, while an H100 does 20 in f32 per byte of
+ * HBM. With 12 KiB of V in flight per block, an SM of an H100 has 48 KiB in flight at G = 1 (4
+ * blocks) and 24 KiB at G = 8 (2 blocks). It needs 19 KiB per SM, at a latency of 0.75 us.
+ *
+ * Cost of scores, per slot and KV head: 4 G bytes of exps written and read again, which stay in L2
+ * if scratch fits there, and 12 bytes of memory (score in and out, position in), beside 4 d bytes
+ * of K and V (2.3 % of them at d = 128); 2 G FLOPs beside 4 G d. */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/attend.cuh"
@@ -44,10 +44,10 @@
 #define VALUE_DIMS   128        // dimensions of V at a time: two groups of codes
 #define STAGES_BYTES (16 << 10) // of shared memory for V
 
-/* How V of a format comes: in chunks of slots of one page, of which each thread copies 16 bytes. */
+/* V of a format is fetched in chunks of slots of one page, 16 bytes per thread. */
 template <int FORMAT> struct chunk {
-    static constexpr int WORD = FORMAT == KV_F32 || FORMAT == KV_BF16 ? 4 : 2; // bytes
-    static constexpr int PER = FORMAT == KV_F32 ? 1 : FORMAT == KV_Q4 ? 4 : 2; // slots of a word
+    static constexpr int WORD = FORMAT == KV_F32 || FORMAT == KV_BF16 ? 4 : 2; // bytes per word
+    static constexpr int PER = FORMAT == KV_F32 ? 1 : FORMAT == KV_Q4 ? 4 : 2; // slots per word
     static constexpr int ROW = VALUE_DIMS * WORD;
     static constexpr int MOST = THREADS * 16 / ROW * PER;
     static constexpr int SLOTS = MOST < PAGE_SLOTS ? MOST : PAGE_SLOTS;
@@ -55,19 +55,19 @@ template <int FORMAT> struct chunk {
     static constexpr int STAGES = STAGES_BYTES / BYTES;
 };
 
-/* What the threads of a block share. */
+/* State of a block. */
 struct split {
     struct kv_layout l;
-    int n;                 // slots
+    int n;                 // number of slots
     int rank;              // of this thread's slot, where positions are ranks
     float scale, cap;      // of logits
-    float *q;              // [R, dim_pad], zeros beyond
-    float *q_sums;         // [R, groups] of q8 and q4
+    float *q;              // [R, dim_pad], zero-padded
+    float *q_sums;         // [R, groups] for q8 and q4
     float *x;              // [R, SPLIT] logits, then exps
     float *scaled;         // [2][R, SPLIT] exps * scale of two groups
     float *minimum;        // [2][R, SPLIT_PAGES] sums of exps * minimum
     const uint8_t **pages; // [SPLIT_PAGES]
-    unsigned *live;        // [SPLIT_PAGES] a bit for every slot that is attended
+    unsigned *live;        // [SPLIT_PAGES] bitmap of attended slots
     uint8_t *stages;       // [STAGES_BYTES] chunks of V
 };
 
@@ -92,7 +92,7 @@ template <int R> DEVICE void split_take(const struct kv_layout *l, struct split 
     s->stages = take<uint8_t>(&taken, STAGES_BYTES);
 }
 
-/* q [R, dim_pad] of the query heads from row0 of a KV head; zeros where there are none. */
+/* q [R, dim_pad] of the query heads of a KV head, from row0 on; zeros beyond the last head. */
 template <int R>
 DEVICE void split_queries(const struct forced *f, const struct token *t, int head, int row0,
                           const struct split *s)
@@ -119,8 +119,8 @@ DEVICE void split_queries(const struct forced *f, const struct token *t, int hea
 }
 
 /* Four numbers or codes down a column of a panel, from row `row`, a multiple of 4: dimensions of K
- * (a column is a slot), slots of V (a column is a dimension). A bit of `wanted` for each: the words
- * of others are not read, as nobody may have written them. */
+ * (a column is a slot) or slots of V (a column is a dimension). `wanted` has one bit per number;
+ * words of unwanted numbers are not read, because they may be uninitialised. */
 template <int FORMAT>
 DEVICE void column_numbers(const uint8_t *panel, int stride, int row, int column, unsigned wanted,
                            float x[4])
@@ -157,7 +157,7 @@ DEVICE void k_chains(const struct split *s, const uint8_t *panel, int first, int
         sum[r] = 0.0f;
     constexpr int LOADS = FORMAT == KV_Q8 && R == 1 ? 8 : 16; // at a time: as registers allow
     constexpr int STEPS = LOADS / (FORMAT == KV_F32 ? 4 : FORMAT == KV_Q4 ? 1 : 2);
-    (void)STEPS; // g++ does not read the pragma
+    (void)STEPS; // g++ ignores the pragma
 #pragma unroll STEPS
     for (int d = first; d < last; d += 4) {
         float k[4];
@@ -183,7 +183,7 @@ DEVICE void page_logits(const struct split *s, const uint8_t *panel, float logit
         logit[r] = math_softcap(logit[r] * s->scale, s->cap);
 }
 
-/* The same of codes: scales and minima come in as links of a chain over groups. */
+/* The same for codes: scales and minima are links of a chain over groups. */
 template <int FORMAT, int R>
 DEVICE void page_logits_codes(const struct split *s, const uint8_t *panel, float logit[R])
 {
@@ -209,7 +209,7 @@ DEVICE void page_logits_codes(const struct split *s, const uint8_t *panel, float
         logit[r] = math_softcap(logit[r], s->cap);
 }
 
-/* The same of a key that is rotated by its rank first, whatever its format. */
+/* The same for a key of any format that is first rotated by its rank. */
 template <int R>
 DEVICE void page_logits_turned(const struct slot_rope *rope, const struct split *s,
                                const uint8_t *panel, float logit[R])
@@ -231,8 +231,8 @@ DEVICE void page_logits_turned(const struct slot_rope *rope, const struct split 
         logit[r] = math_softcap(logit[r] * s->scale, s->cap);
 }
 
-/* x = exp(x - maximum) of every row, a warp each; maximum, sum and, where they will be weights of
- * scores, exps go to scratch. */
+/* x = exp(x - maximum) of every row, one warp per row. Writes maximum and sum to scratch, and exps
+ * if they will be added to scores. */
 template <int R>
 DEVICE void split_exps(const struct forced *f, const struct split *s, int64_t part, int row0)
 {
@@ -247,7 +247,7 @@ DEVICE void split_exps(const struct forced *f, const struct split *s, int64_t pa
             x[i] = e;
             if (f->adds)
                 f->exps[row * SPLIT + i] = e;
-            sum = sum + e; // lanes 0 to 15: number i of lane i mod 16, then the one 16 behind it
+            sum = sum + e; // lanes 0 to 15: number i to lane i mod 16, then number i + 16
             sum = sum + warp_down(e, 16);
         }
         sum = warp_sum16(sum);
@@ -260,8 +260,8 @@ DEVICE void split_exps(const struct forced *f, const struct split *s, int64_t pa
 
 /* The 16 bytes that a thread copies of every chunk of dimensions [d0, d0 + VALUE_DIMS) of V. */
 struct piece {
-    int slot, to; // the first slot of its words, in the chunk; bytes into the stage
-    int from;     // bytes into a page, for slot 0
+    int slot, to; // first slot of its words in the chunk; byte offset in the stage
+    int from;     // byte offset in a page, for slot 0
 };
 template <int FORMAT> DEVICE struct piece piece_of(const struct split *s, int head, int d0)
 {
@@ -273,8 +273,8 @@ template <int FORMAT> DEVICE struct piece piece_of(const struct split *s, int he
             (int)(s->l.panel_bytes * head + s->l.v_offset) + d0 * C::WORD + at};
 }
 
-/* Chunk c sets out for its stage. A word without a live slot stays behind: nobody may have written
- * it. */
+/* Starts the copy of chunk c to its stage. Words without a live slot are skipped: they may be
+ * uninitialised. */
 template <int FORMAT>
 DEVICE void chunk_fetch(const struct split *s, const struct piece *piece, int c)
 {
@@ -287,7 +287,7 @@ DEVICE void chunk_fetch(const struct split *s, const struct piece *piece, int c)
     cp_async_commit();
 }
 
-/* The first chunks set out: all stages but one. */
+/* Starts the first copies: all stages but one. */
 template <int FORMAT> DEVICE void chunks_begin(const struct split *s, const struct piece *piece)
 {
 #pragma unroll
@@ -295,8 +295,8 @@ template <int FORMAT> DEVICE void chunks_begin(const struct split *s, const stru
         chunk_fetch<FORMAT>(s, piece, c);
 }
 
-/* acc[r] += p[r] . V over the slots of a chunk whose bits are set, ascending. p: rows of SPLIT.
- * ALL: every bit is set. */
+/* acc[r] += p[r] . V over the slots of a chunk whose `live` bits are set, ascending. p: rows of
+ * SPLIT. ALL: every bit is set. */
 template <int FORMAT, int ROWS, int ALL>
 DEVICE void chunk_values(const uint8_t *stage, int d, unsigned live, const float *p,
                          float acc[ROWS])
@@ -317,7 +317,7 @@ DEVICE void chunk_values(const uint8_t *stage, int d, unsigned live, const float
     }
 }
 
-/* Of groups g0 and g0 + 1: exps * scale, and the sums of exps * minimum of every page. */
+/* Of groups g0 and g0 + 1: exps * scale, and per page the sums of exps * minimum. */
 template <int R> DEVICE void split_scale(const struct split *s, int head, int g0)
 {
     const int slot = (int)threadIdx.x, page = warp_id();
@@ -341,8 +341,8 @@ template <int R> DEVICE void split_scale(const struct split *s, int head, int g0
     }
 }
 
-/* exps . V of the split: one chain over its slots for every (row, dimension). A thread has half of
- * the rows of a dimension. The first chunks of the first slice have set out. */
+/* exps . V of the split: one chain over its slots for every (row, dimension). A thread handles half
+ * of the rows of a dimension. The first chunks of the first slice are already in flight. */
 template <int FORMAT, int R>
 DEVICE void split_values(const struct forced *f, const struct split *s, int64_t part, int head,
                          int row0)
@@ -355,7 +355,7 @@ DEVICE void split_values(const struct forced *f, const struct split *s, int64_t 
     for (int d0 = 0; d0 < s->l.head_dim; d0 += VALUE_DIMS) {
         const struct piece piece = piece_of<FORMAT>(s, head, d0);
         if (d0 > 0) {
-            __syncthreads(); // stages and what was scaled have been read
+            __syncthreads(); // stages and scaled exps have been read
             chunks_begin<FORMAT>(s, &piece);
         }
         if (CODES) {
@@ -370,7 +370,7 @@ DEVICE void split_values(const struct forced *f, const struct split *s, int64_t 
             const unsigned live = s->live[page] >> slot % PAGE_SLOTS & all;
             const uint8_t *stage = s->stages + c % C::STAGES * C::BYTES;
             cp_async_wait<C::STAGES - 2>();
-            __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more
+            __syncthreads(); // chunk c has arrived; the stage of c - 1 is free
             chunk_fetch<FORMAT>(s, &piece, c + C::STAGES - 1);
             if (!takes_part)
                 continue;
@@ -418,8 +418,8 @@ DEVICE void split_run(const struct forced *f, const struct split *s, int64_t par
     split_values<FORMAT, R>(f, s, part, head, row0);
 }
 
-/* R: query heads of a block. The least blocks of a multiprocessor leave as many registers as a
- * thread can use: left to itself ptxas spills a few for one block more. */
+/* R: query heads per block. The minimum of blocks per SM leaves as many registers as a thread can
+ * use: without it ptxas spills a few to fit one block more. */
 template <int R>
 __global__ void __launch_bounds__(THREADS, R == 1   ? 4
                                            : R == 2 ? 3
@@ -474,7 +474,7 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
 
 /* ---- host ---- */
 
-/* Bytes of scratch for n_units; f: where its arrays stand, or NULL. */
+/* Bytes of scratch for n_units; f: receives the addresses of its arrays, or NULL. */
 static int64_t forced_lay_out(struct forced *f, uint8_t *base, int64_t n_units, int group,
                               int head_dim, int scores)
 {
@@ -549,7 +549,7 @@ void cuda_attend_forced(cudaStream_t stream, const struct ops *ops,
     const int head_dim = args->kv.layout.head_dim;
     const int64_t span_units = (int64_t)n_kv_heads * f.n_splits;
     const int64_t n_units = forced_units(args->n_spans, span_units, f.group, head_dim, f.adds);
-    const int at_once = (int)(n_units / span_units); // the other rows take turns
+    const int at_once = (int)(n_units / span_units); // the other rows follow in further launches
     forced_lay_out(&f, (uint8_t *)args->scratch, n_units, f.group, head_dim, f.adds);
     for (f.first_span = 0; f.first_span < args->n_spans; f.first_span += at_once)
         for (f.step = 0; f.step < args->n_max; f.step++)

@@ -1,28 +1,28 @@
-/* kernels/cuda/attend.cuh - what the launches of a token of attend_forced share: attend.cu has the
- * splits, attend_join.cu joins them and stores the token, attend_evict.cu has the scores.
+/* kernels/cuda/attend.cuh - shared by the launches of attend_forced: attend.cu (splits),
+ * attend_join.cu (joins splits, stores the token), attend_evict.cu (scores).
  *
- * Owns: scratch between launches, and which token of which span a block is about. */
+ * Owns: scratch between launches, and the mapping from a block to its span and token. */
 #ifndef KERNELS_CUDA_ATTEND_CUH
 #define KERNELS_CUDA_ATTEND_CUH
 
 #include "kernels/cuda/kv.cuh"
 
 #define SPLIT_PAGES (SPLIT / PAGE_SLOTS)
-#define THREADS     SPLIT // a thread has a slot, a warp a page
+#define THREADS     SPLIT // one thread per slot, one warp per page
 
 struct forced {
     struct attend_forced_args a;
     int round_q;
-    int scores, adds; // the policy ranks by scores; this token's weights change them
+    int scores, adds; // 1: the policy ranks by scores; 1: this token's weights change them
     struct evict_rule score;
-    int group, n_chunks; // query heads of a KV head; the blocks that share them
-    int n_splits;        // the most that a span has, the ring's with them
+    int group, n_chunks; // query heads per KV head; blocks that share them
+    int n_splits;        // most splits of a span, ring included
     int first_span, step;
     float *max, *sum;       // [span, KV head, split][group]
     float *weight;          // the same: exp(maximum of the split - maximum of all)
     float *out;             // [span, KV head, split][group, head_dim]
     float *exps;            // [span, KV head, split][group, SPLIT]; only where scores change
-    float *inverse;         // [span, KV head][group]; 0: its weights are no numbers
+    float *inverse;         // [span, KV head][group]; 0: the weights are not finite
     float *own_weight;      // [span, KV head][group] of the new token
     float *own_score;       // [span, KV head]
     float *own_trait;       // the same
@@ -40,7 +40,7 @@ struct token {
     int64_t row; // of q, k, v, out and events
 };
 
-/* 0: the span has no such token. */
+/* 0: the span has no token at this step. */
 DEVICE int token_at(const struct forced *f, int span, struct token *t)
 {
     t->s = f->a.spans[f->first_span + span];
@@ -65,13 +65,13 @@ DEVICE int64_t unit_of(const struct forced *f, int span, int head)
 
 /* ---- positions by rank: see struct slot_rope ---- */
 
-/* The number that number d < rope_dim is rotated with. */
+/* The dimension that dimension d < rope_dim is rotated with. */
 DEVICE int turns_with(const struct slot_rope *rope, int d)
 {
     const int half = rope->rope_dim / 2;
     return d < half ? d + half : d - half;
 }
-/* Number d < rope_dim, x, and the one it is rotated with, by rank `rank`. */
+/* Number d < rope_dim after rotating x and its partner `with` by rank `rank`. */
 DEVICE float turned(const struct slot_rope *rope, int rank, int d, float x, float with)
 {
     const int half = rope->rope_dim / 2;
@@ -79,7 +79,7 @@ DEVICE float turned(const struct slot_rope *rope, int rank, int d, float x, floa
     const float c = rope->cos[at], s = rope->sin[at];
     return d < half ? math_turn_a(x, with, c, s) : math_turn_b(with, x, c, s);
 }
-/* x [head_dim], shared, in place: all threads; barriers stand around it. */
+/* Rotates x [head_dim], in shared memory, in place. All threads; barriers before and after. */
 DEVICE void row_turn(const struct slot_rope *rope, int rank, float *x)
 {
     const int half = rope->rope_dim / 2;
@@ -90,7 +90,7 @@ DEVICE void row_turn(const struct slot_rope *rope, int rank, float *x)
     }
 }
 
-/* Number d of a query head, where positions are ranks rotated by the slots that its head keeps. */
+/* Number d of a query head; where positions are ranks, rotated by the rank of the new token. */
 DEVICE float query_number(const struct forced *f, const struct token *t, int query_head, int d)
 {
     const float *q =
@@ -102,7 +102,7 @@ DEVICE float query_number(const struct forced *f, const struct token *t, int que
     return f->round_q ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
 
-/* The norm of x [n], by a warp. */
+/* The Euclidean norm of x [n], by a warp. */
 DEVICE float warp_norm(const float *x, int n)
 {
     float square = 0.0f;
@@ -113,8 +113,8 @@ DEVICE float warp_norm(const float *x, int n)
 
 /* ---- scores and victims ---- */
 
-/* The first to go of a block of THREADS: of every thread a key, all ones for none, and the live
- * slots that the thread has seen. A barrier has to follow before `to` is read. */
+/* The first victim of a block of THREADS. key: of each thread's slot, all ones for none; live: the
+ * thread's live slots. A barrier must follow before `to` is read. */
 DEVICE void victim_of_block(struct taken *taken, uint64_t key, int slot, float score, int live,
                             struct victim *to)
 {
@@ -142,7 +142,7 @@ DEVICE void victim_of_block(struct taken *taken, uint64_t key, int slot, float s
         }
     }
     __syncthreads();
-    if (*winner == warp_id() && key == least) { // positions differ: one thread
+    if (*winner == warp_id() && key == least) { // one thread: positions differ
         to->slot = slot;
         to->score = score;
     }
@@ -156,9 +156,9 @@ static inline int victim_shared(void)
 
 /* ---- launches of one token of n_spans spans ---- */
 
-/* Splits to outputs. Where the policy has no scores the token is stored by the same launch. */
+/* Joins splits to outputs. For policies without scores, the same launch stores the token. */
 void queue_join(cudaStream_t stream, const struct forced *f, int n_spans);
-/* Where the policy has scores: what follows on the join, and then the token is stored. */
+/* For policies with scores: the launches after the join: scores, then storing the token. */
 void queue_score(cudaStream_t stream, const struct forced *f, int n_spans);
 void queue_place(cudaStream_t stream, const struct forced *f, int n_spans);
 

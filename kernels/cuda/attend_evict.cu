@@ -1,13 +1,13 @@
-/* kernels/cuda/attend_evict.cu - after the sums of a token: its scores, and the first to go of each
- * split.
+/* kernels/cuda/attend_evict.cu - after a token's attention: its scores, and each split's first
+ * victim.
  *
- * Owns: launches trait and score of attend.cu. Refuses: what a policy means
- * (policy/evict.h), where the token is stored (attend_join.cu). */
+ * Owns: launches trait and score of attend.cu. Refuses: the meaning of a policy (policy/evict.h),
+ * storing the token (attend_join.cu). */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/attend.cuh"
 
-/* What this token's query heads give a slot: one chain over them. */
+/* Sum of this token's weights for a slot over the query heads: one chain. */
 DEVICE float group_column(const struct forced *f, int64_t unit, int split, int slot)
 {
     const int64_t row0 = (unit * f->n_splits + split) * f->group;
@@ -55,7 +55,7 @@ DEVICE float warp_trait(int trait, const float *k, const float *v, int n)
     return score_codes_left(of_key, warp_code_error(v, n));
 }
 
-/* A warp each for a KV head and a span. */
+/* One warp per KV head and span. */
 __global__ void __launch_bounds__(WARP) forced_trait(const __grid_constant__ struct forced f)
 {
     const int head = (int)blockIdx.x, head_dim = f.a.kv.layout.head_dim;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(WARP) forced_trait(const __grid_constant__ str
 
 /* ---- what a token adds to scores ---- */
 
-/* Slots of a split: [at, at + n) of a head, of which a thread has one. */
+/* Slots [at, at + n) of a head that a split covers, one per thread. */
 struct split_slots {
     int in_pages, n;
     int64_t at;
@@ -83,7 +83,7 @@ DEVICE struct split_slots split_slots_at(const struct token *t, int split)
     return {0, t->n_ring, (int64_t)t->kv.slots_cap - t->kv.ring_slots};
 }
 
-/* This token comes to the score of a slot at `to`. */
+/* Adds this token's weights to the score of a slot at `to`; returns the new score. */
 DEVICE float score_add(const struct forced *f, const struct token *t, int64_t unit, int split,
                        int slot, float *to)
 {

@@ -1,20 +1,20 @@
-/* kernels/cuda/attend_join.cu - the end of a token: its splits are joined to outputs, and it is
- * stored.
+/* kernels/cuda/attend_join.cu - the end of a token: joins splits to outputs, stores K and V.
  *
- * Owns: launches join and place of attend.cu. Where the policy has no scores they are one launch,
- * and positions alone say who goes. Refuses: scores (attend_evict.cu), what a policy means
- * (policy/evict.h).
- * Note: blocks of other heads write to their part of the row at the same time. So a block reads of
- * the row its own head's part alone, and what it needs of others from scratch. Under scope layer
- * all heads find the same victim: of the same scores, or of positions that are the same in all. */
+ * Owns: launches join and place of attend.cu. For policies without scores both are one launch, and
+ * the victim follows from positions alone. Refuses: scores (attend_evict.cu), the meaning of a
+ * policy (policy/evict.h).
+ *
+ * Note: blocks of other heads write their part of the row at the same time. So a block reads only
+ * its own head's part of the row, and data of other heads from scratch. Under scope layer all heads
+ * find the same victim, because scores, or positions, are the same in all of them. */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/attend.cuh"
 
 /* ---- join ---- */
 
-/* Weights of the splits of one query head, by a warp. Returns the sum over them; *max: the greatest
- * logit, which is the own one's at first. */
+/* Weights of the splits of one query head, by a warp. Returns their sum; *max: the greatest logit,
+ * initially the own token's. */
 DEVICE float join_splits(const struct forced *f, int n_splits, int64_t part0, int row, float *max)
 {
     float most = *max, sum = 0.0f;
@@ -43,8 +43,8 @@ static int join_shared(const struct kv_layout *l, int group)
     return take_bytes<float>(l->head_dim) * 2 + take_bytes<float>(group) * 3;
 }
 
-/* Outputs of the query heads of a KV head. Where the policy has scores their weights for the new
- * token go to scratch, and to weight [group], shared. */
+/* Outputs of the query heads of a KV head. For policies with scores, their weights for the new
+ * token go to scratch, and to weight [group] in shared memory. */
 template <int SCORES>
 DEVICE void join_token(const struct forced *f, const struct token *t, int span, int head,
                        struct taken *taken, float *weight)
@@ -94,7 +94,7 @@ DEVICE void join_token(const struct forced *f, const struct token *t, int span, 
     }
 }
 
-/* What the new token's score is, from weights [group]. */
+/* The score of the new token, from weights [group]. */
 DEVICE void score_own(const struct forced *f, const struct token *t, int span, int head,
                       const float *weight)
 {
@@ -109,17 +109,17 @@ DEVICE void score_own(const struct forced *f, const struct token *t, int span, i
 
 /* ---- place ---- */
 
-/* Where the token goes that asks for a page slot: the new one, or the one that leaves the ring. */
+/* The slot for a token that enters the pages: the new token, or the one leaving the ring. */
 struct room {
-    int slot;   // -1: nowhere
-    int pos;    // what to write there
-    int masked; // simulate: the slot whose token would have gone; -1
-    int victim; // page slot of the token that goes; -1: nobody goes, or the one that asks
+    int slot;   // -1: the token is dropped
+    int pos;    // position to write there
+    int masked; // simulate: slot of the token that would be evicted; -1: none
+    int victim; // page slot of the evicted token; -1: none, or the incoming token itself
     struct evict_event event;
 };
 
-/* The first to go of a head's page slots, of those that the splits found, by a warp. Under scope
- * layer it is the same in all heads. */
+/* The first victim among a head's page slots, from the splits' victims, by a warp. Under scope
+ * layer the same in all heads. */
 DEVICE struct victim victim_of_splits(const struct forced *f, const struct token *t, int span,
                                       int head)
 {
@@ -145,8 +145,8 @@ DEVICE struct victim victim_of_splits(const struct forced *f, const struct token
     return victim;
 }
 
-/* The same where there are no scores, by a block: positions decide. Heads of scope layer have the
- * same positions. victim: shared; a barrier has to follow. */
+/* The same for policies without scores, by a block: the victim follows from positions. Under scope
+ * layer all heads have the same positions. victim: in shared memory; a barrier must follow. */
 DEVICE void victim_of_head(const struct forced *f, const struct token *t, int64_t meta,
                            struct taken *taken, struct victim *victim)
 {
@@ -167,7 +167,7 @@ DEVICE void victim_of_head(const struct forced *f, const struct token *t, int64_
     victim_of_block(taken, least, least_slot, 0.0f, n_live, victim);
 }
 
-/* By a thread. in_pos -1: nobody asks. victim: of the page slots. */
+/* By one thread. in_pos: position of the incoming token, -1: none. victim: of the page slots. */
 template <int SCORES>
 DEVICE struct room room_make(const struct forced *f, const struct token *t, int span, int head,
                              int in_pos, const struct victim *victim)
@@ -206,13 +206,13 @@ DEVICE struct room room_make(const struct forced *f, const struct token *t, int 
     return room;
 }
 
-/* Where positions are ranks: of the new token, and of the one that asks for a page slot. */
+/* Where positions are ranks: rank of the new token, and of the token that needs a page slot. */
 struct ranks {
     int own, in;
 };
 
-/* The victim leaves the ranks of a head: all that are younger move up. leaving: place of the one
- * that asks in the ring; -1: it is the new token. All threads. */
+/* Removes the victim from the ranks of a head: all younger tokens move up by one. leaving: index of
+ * the token that leaves the ring; -1: the incoming token is the new one. All threads. */
 DEVICE struct ranks ranks_close(const struct token *t, int64_t meta, const struct room *room,
                                 int64_t leaving)
 {
@@ -220,16 +220,16 @@ DEVICE struct ranks ranks_close(const struct token *t, int64_t meta, const struc
     int32_t *of = t->kv.slot_rank + meta, *ring = of + t->kv.slots_cap - t->kv.ring_slots;
     const int in = leaving < 0 ? own : t->kv.slot_rank[leaving];
     const int gone = !evicted ? INT32_MAX : room->victim < 0 ? in : of[room->victim];
-    __syncthreads(); // all have read
+    __syncthreads(); // all threads have read
     for (int i = (int)threadIdx.x; i < t->kv.n_slots && evicted; i += THREADS)
         of[i] -= of[i] > gone;
     for (int i = (int)threadIdx.x; i < t->n_ring && evicted; i += THREADS)
         ring[i] -= ring[i] > gone;
-    __syncthreads(); // before new ones are written
+    __syncthreads(); // before new ranks are written
     return {own - evicted, in - (in > gone)};
 }
 
-/* What stands beside a slot's K and V, where the policy has it. */
+/* What is stored beside a slot's K and V, as far as the policy has it. */
 struct beside {
     int pos, rank;
     float score, trait;
@@ -246,7 +246,7 @@ DEVICE void beside_put(const struct kv_row *kv, int64_t at, struct beside b)
         kv->slot_trait[at] = b.trait;
 }
 
-/* K and V of one token, one number after the other. */
+/* K and V of one token as contiguous numbers. */
 struct token_source {
     const float *k, *v;
     __device__ int by_slot(int) const
@@ -265,8 +265,8 @@ static int place_shared(const struct kv_layout *l)
            take_bytes<struct room>(1) + take_bytes<struct victim>(1) + victim_shared();
 }
 
-/* Stores the new token of a head, or what leaves the ring for it, and says who went. All threads.
- */
+/* Stores the new token of a head, or the token that leaves the ring, and reports the victim. All
+ * threads. */
 template <int SCORES>
 DEVICE void place_token(const struct forced *f, const struct token *t, int span, int head,
                         struct taken *taken)
@@ -335,7 +335,7 @@ DEVICE void place_token(const struct forced *f, const struct token *t, int span,
 
 /* ---- one launch, or two ---- */
 
-/* PLACES: the policy has no scores, and the block goes on to store its head's token. */
+/* PLACES: the policy has no scores, and the block also stores its head's token. */
 template <int PLACES>
 __global__ void __launch_bounds__(THREADS, PLACES ? 2 : 4)
     forced_join(const __grid_constant__ struct forced f)

@@ -1,14 +1,15 @@
 /* kernels/cuda/copy.cu - small copies by a kernel, for the stream of the ops.
  *
- * Owns: copies of less than CUDA_COPY_FEW bytes, either side device memory or pinned RAM, which a
- * kernel reads and writes at the host's address. Refuses: larger ones (kernels/cuda/device.cu).
- * Note: a card has one copy engine per direction. A table of 4 KiB that the engine copies waits
- * for the 8 MiB pieces of weights that are queued on it, and the ops wait with the table. */
+ * Owns: copies of less than CUDA_COPY_FEW bytes; either side is device memory or pinned RAM, which
+ * a kernel accesses at the host's address. Refuses: larger ones (kernels/cuda/device.cu).
+ *
+ * Note: a GPU has one copy engine per direction. On it, a table of 4 KiB, and the ops that read the
+ * table, would wait for the 8 MiB pieces of weights queued before. */
 #include "kernels/cuda/simt.cuh"
 
 #define COPY_THREADS 256
 
-/* One unit a thread: all loads of a copy are under way at once. */
+/* One unit per thread: all loads of a copy are in flight at once. */
 template <class T>
 __global__ void __launch_bounds__(COPY_THREADS) copy_units(T *to, const T *from, int n)
 {

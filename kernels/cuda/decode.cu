@@ -1,19 +1,18 @@
-/* kernels/cuda/decode.cu - the op: panels of a pack to plain numbers, as panels or as rows.
+/* kernels/cuda/decode.cu - the decode op: panels of a pack to plain numbers, as panels or as rows.
  *
- * Owns: where numbers go. Refuses: formats (panel.cuh).
- * A warp takes 64 numbers of each row of a panel; rows pass through shared memory, so that 128
- * bytes (f32: 256) of a row leave in one piece. HBM is the bound by design, behind the copy of a
- * streamed layer (HBM is far faster than the link), for a resident one once. Bytes per weight read
- * and written: 2 (bf16, f16 out; f32 4) plus
+ * Owns: the output layout. Refuses: formats (panel.cuh).
+ * A warp handles 64 numbers of each row of a panel; rows pass through shared memory, so that 128
+ * contiguous bytes (f32: 256) of a row are written at once. The bound is HBM: after the copy of a
+ * streamed layer (HBM is far faster than the link), once for a resident layer. Bytes per weight
+ * read and written: 2 (bf16, f16 out; f32 4) plus
  *   f32 4 · f16, bf16 2 · bf12 1.5 to 1.52 · f8_32 1.13 · q8, q8_0 1.06 · f8_128 1.03 · q6_k 0.82 ·
  *   q5_1 0.75 · q5_0, q5_k 0.69 · q4_1 0.63 · g4_32 0.59 · q4, q4_0, q4_k, iq4_nl, nf4 0.56 ·
  *   g4_64 0.55 · iq4_xs, mxfp4 0.53 · g4_128, nf4_s8 0.52 · q3_k 0.43 · q2_k 0.33 · tq2_0 0.26 ·
- * tq1_0 0.21
- */
+ *   tq1_0 0.21 */
 #include "kernels/cuda/panel.cuh"
 
 #define DECODE_WARPS  4
-#define DECODE_CHUNK  64 // numbers along k of a warp; what weight_row_numbers() rounds up to
+#define DECODE_CHUNK  64 // numbers along k per warp; weight_row_numbers() rounds up to it
 #define DECODE_SLICES (DECODE_CHUNK / SLICE)
 
 struct decode_task {
@@ -24,14 +23,14 @@ struct decode_task {
     int n_chunks; // of a panel
 };
 
-/* Where a warp of the grid is: chunk % n_chunks of panel chunk / n_chunks. */
+/* Index of the warp in the grid: chunk % n_chunks of panel chunk / n_chunks. */
 DEVICE int decode_chunk(void)
 {
     return (int)blockIdx.x * DECODE_WARPS + warp_id();
 }
 
-/* The word of two numbers in a format of 16 bits. bf16 that came as bf16 keeps its bits: rounding
- * would make other NaNs. */
+/* Two numbers as one word of a 16-bit format. bf16 that is stored as bf16 keeps its bits: rounding
+ * would change NaNs. */
 template <int TO> DEVICE uint32_t pair_of(int dtype, uint32_t first, uint32_t second)
 {
     if (TO == DTYPE_F16)
@@ -47,7 +46,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP) decode_panels(struc
     const int64_t panel = decode_chunk() / t.n_chunks;
     const int k0 = decode_chunk() % t.n_chunks * DECODE_CHUNK;
     if (panel * PANEL_ROWS >= t.n)
-        return; // the warp as one; nobody waits for it
+        return; // the whole warp; no barrier follows
     const uint8_t *from = t.panels + panel * t.panel_bytes;
     uint32_t *out = (uint32_t *)(t.out + panel * t.out_bytes) + lane_id();
 #pragma unroll 1
@@ -58,13 +57,13 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP) decode_panels(struc
             if (k + i < t.k)
                 out[(int64_t)(k + i) * PANEL_ROWS] = bits[i];
         for (int i = 0; i < SLICE && TO != DTYPE_F32; i += 2)
-            if (k + i < t.k) // behind an odd k there is a zero
+            if (k + i < t.k) // an odd k is followed by a zero
                 out[(int64_t)((k + i) / 2) * PANEL_ROWS] =
                     pair_of<TO>(t.dtype, bits[i], bits[i + 1]);
     }
 }
 
-/* Four words more than a row has: the lanes of a phase store to different banks. */
+/* Rows are padded by four words: the lanes of a phase store to different banks. */
 template <int TO> static inline __host__ __device__ constexpr int row_words(void)
 {
     return TO == DTYPE_F32 ? DECODE_CHUNK : DECODE_CHUNK / 2;
@@ -74,7 +73,7 @@ template <int TO> static inline __host__ __device__ constexpr int tile_words(voi
     return PANEL_ROWS * (row_words<TO>() + 4);
 }
 
-/* A slice of the lane's row into its place. */
+/* Writes a slice of the lane's row. */
 template <int TO> DEVICE void slice_put(int dtype, const uint32_t bits[SLICE], uint32_t *to)
 {
     for (int i = 0; i < SLICE; i += TO == DTYPE_F32 ? 4 : 8, to += 4) {
@@ -98,7 +97,7 @@ static __global__ void __launch_bounds__(DECODE_WARPS *WARP) decode_rows(struct 
     const int64_t panel = decode_chunk() / t.n_chunks;
     const int chunk = decode_chunk() % t.n_chunks;
     if (panel * PANEL_ROWS >= t.n)
-        return; // the warp as one; nobody waits for it
+        return; // the whole warp; no barrier follows
 #pragma unroll 1
     for (int s = 0; s < DECODE_SLICES; s++) {
         const int k = chunk * DECODE_CHUNK + s * SLICE;
@@ -125,7 +124,7 @@ static void decode_launch(cudaStream_t stream, const struct decode_task *t, int 
     CHECK(n_warps < INT32_MAX);
     if (n_warps == 0)
         return;
-    if constexpr (TO != DTYPE_F16) { // of f16 there are rows alone
+    if constexpr (TO != DTYPE_F16) { // f16 is written as rows only
         if (layout == WEIGHT_PANELS) {
             LAUNCH(decode_panels<TO>, grid, DECODE_WARPS * WARP, 0, stream, *t);
             return;

@@ -1,12 +1,13 @@
 /* kernels/cuda/device.cu - a CUDA device behind kernels/device.h; sluice-cuda.so opens it.
  *
- * Owns: memory, streams and events of one GPU, and its loss. Refuses: what an op computes (the
- * other files here).
- * Note: CUDA tells of a failed kernel at some later call, of any thread, and
- * from then on every call fails alike: so the result of every call is looked at once, the first
- * failure is kept, and what was asked after it is not done. A host function that CUDA itself calls
- * is left out when the device is lost: so a stream has a thread that waits for an event behind what
- * was queued, and tells, whatever came of it. Which device a call means is a thread's own. */
+ * Owns: memory, streams and events of one GPU, and the detection of its loss. Refuses: what an op
+ * computes (the other files here).
+ *
+ * Note: CUDA reports a failed kernel at some later call, of any thread, and every call after that
+ * fails alike. So every call's result is checked at once, the first failure is kept, and later
+ * requests are dropped. CUDA calls no host function once the device is lost: so each stream has a
+ * thread that waits for an event after the queued work and then notifies. The current device is per
+ * thread. */
 #include "kernels/cuda/loose.cuh"
 #include "kernels/cuda/matmul_lt.cuh"
 
@@ -20,34 +21,34 @@
 #include "kernels/base/thread.h"
 
 #define SM_MIN     75
-#define PAGE       4096 // of the alignment that device.h promises; CUDA's is 256
+#define PAGE       4096 // alignment promised by device.h; CUDA's is 256
 #define NOTE_FLAGS (cudaEventBlockingSync | cudaEventDisableTiming)
 
-/* What alloc gave out. */
+/* An allocation. */
 struct block {
     struct block *next;
-    void *base, *at; // CUDA's, and the page in it
+    void *base, *at; // CUDA's address, and the aligned address in it
 };
 
 struct gpu {
     struct device device;
     int index, sm; // sm: 75, 80, 90 ...
     char name[80];
-    pthread_mutex_t lock; // of what follows
+    pthread_mutex_t lock; // protects the fields below
     int lost;
     char what[512]; // the first failure
     struct block *blocks;
-    int told;     // 1: it was said that some RAM is not pinned
-    struct lt lt; // once it was asked for
+    int told;     // 1: the warning about unpinned RAM was given
+    struct lt lt; // open if requested
     // with locks of their own
     struct pins pins;
-    struct loose loose; // its buffers are owned, and pinned; none: all RAM is pinned
+    struct loose loose; // owns pinned buffers; none: all RAM is pinned
 };
 
-/* A notify under way. */
+/* A pending notification. */
 struct note {
     struct note *next;
-    cudaEvent_t event; // behind what was queued before
+    cudaEvent_t event; // after the work queued before
     int recorded;
     void (*fn)(void *ctx, enum err err);
     void *ctx;
@@ -58,9 +59,9 @@ struct gpu_stream {
     cudaStream_t cuda;
     pthread_t teller;
     struct loose_stream loose;
-    pthread_mutex_t lock; // of what follows
+    pthread_mutex_t lock; // protects the fields below
     pthread_cond_t changed;
-    struct note *first, **last, *spare; // in order; and as many as were ever under way at once
+    struct note *first, **last, *spare; // in order; free list
     int stop;
 };
 
@@ -89,7 +90,7 @@ static int is_lost(struct gpu *g)
     return lost;
 }
 
-/* The device is lost, because of `name` if of nothing before. */
+/* Marks the device as lost; the first call records `name` as the cause. */
 static void lose(struct gpu *g, const char *name, const char *why)
 {
     pthread_mutex_lock(&g->lock);
@@ -102,18 +103,18 @@ static void lose(struct gpu *g, const char *name, const char *why)
         log_line(LOG_WARN, "%s; the device is lost", g->what);
 }
 
-/* 1: done. Else the device is lost. */
+/* 1: success. Else marks the device as lost. */
 static int done(struct gpu *g, cudaError_t e, const char *name)
 {
     if (e == cudaSuccess)
         return 1;
-    (void)cudaGetLastError(); // the thread's own: the next launch asks for its
+    (void)cudaGetLastError(); // clears this thread's error before the next launch's check
     lose(g, name, cudaGetErrorString(e));
     return 0;
 }
 #define DONE(g, call, ...) done(g, call(__VA_ARGS__), #call)
 
-/* The calling thread's calls mean device `index` from here on. */
+/* Makes `index` the calling thread's current device. */
 static cudaError_t device_set(int index)
 {
     static __thread int current = -1;
@@ -122,7 +123,7 @@ static cudaError_t device_set(int index)
     return e;
 }
 
-/* The same of g. 0: it is lost. */
+/* The same for g. 0: the device is lost. */
 static int enter(struct gpu *g)
 {
     return !is_lost(g) && done(g, device_set(g->index), "cudaSetDevice");
@@ -133,7 +134,7 @@ static enum err state_of(struct gpu *g)
 {
     if (!is_lost(g))
         return OK;
-    return fail(ERR_DEVICE, "%s", g->what); // written once, before it was lost
+    return fail(ERR_DEVICE, "%s", g->what); // written once, before `lost` is set
 }
 
 /* ---- memory ---- */
@@ -203,8 +204,8 @@ static void drop_pins(struct gpu *g, const void *p, int64_t n_bytes)
     (void)done(g, pins_drop(&g->pins, g->index, p, n_bytes, lost), "cudaHostUnregister");
 }
 
-/* Kernels read it as well, where the host has it: rows of an embedding. That it cannot be pinned is
- * no loss of the device. */
+/* If the host has the memory, kernels read it as well: rows of an embedding. A failure to pin is no
+ * loss of the device. */
 static enum err gpu_pin(struct device *d, void *p, int64_t n_bytes)
 {
     struct gpu *g = gpu_of(d);
@@ -238,7 +239,7 @@ static enum err buffers_open(struct gpu *g)
     return e;
 }
 
-/* Where all RAM is pinned nobody needs them. */
+/* Buffers are needed only while some RAM is not pinned. */
 static void buffers_close(struct gpu *g)
 {
     if (!g->loose.base || pins_any_loose(&g->pins))
@@ -248,7 +249,7 @@ static void buffers_close(struct gpu *g)
     g->loose.base = NULL;
 }
 
-/* The buffers come first: where RAM runs into a limit there would be no room for them. */
+/* Allocates the buffers first: once pinning hits a limit, there would be no room for them. */
 static enum err gpu_pin_some(struct device *d, void *p, int64_t n_bytes)
 {
     struct gpu *g = gpu_of(d);
@@ -280,8 +281,8 @@ static void gpu_unpin(struct device *d, void *p, int64_t n_bytes)
 
 /* ---- notes ---- */
 
-/* One that nobody uses, with an event; NULL: the device is lost. The list grows to what is under
- * way at once and no more. */
+/* A free note with an event; NULL: the device is lost. The list grows to the greatest number of
+ * notes pending at once. */
 static struct note *note_take(struct gpu_stream *s)
 {
     struct gpu *g = gpu_of(s->stream.device);
@@ -315,7 +316,7 @@ static void gpu_notify(struct stream *stream, void (*fn)(void *ctx, enum err err
     pthread_mutex_unlock(&s->lock);
 }
 
-/* The next note, in order; NULL: there will be none. */
+/* The next note, in order; NULL: the stream is closing. */
 static struct note *note_next(struct gpu_stream *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -401,7 +402,7 @@ static void gpu_stream_close(struct stream *stream)
     s->stop = 1;
     pthread_cond_signal(&s->changed);
     pthread_mutex_unlock(&s->lock);
-    pthread_join(s->teller, NULL); // it has told all there was
+    pthread_join(s->teller, NULL); // all notifications are delivered
     if (enter(g))
         (void)DONE(g, cudaStreamSynchronize, s->cuda);
     stream_free(s);
@@ -409,8 +410,8 @@ static void gpu_stream_close(struct stream *stream)
 
 /* ---- copies ---- */
 
-/* Neither side crosses from one pinned chunk into another. Small ones by a kernel, on streams of
- * ops: the copy engine may have 64 MiB of the mover's pieces before them. */
+/* Neither side crosses a border of pinned chunks. Small copies on streams of ops are done by a
+ * kernel: up to 64 MiB of the mover's pieces may be queued on the copy engine. */
 static void copy_pinned(struct gpu_stream *s, void *to, const void *from, int64_t n_bytes, int ops)
 {
     struct gpu *g = gpu_of(s->stream.device);
@@ -431,8 +432,8 @@ static void carry(struct gpu_stream *s, void *to, const void *from, int64_t n_by
         (void)done(g, loose_carry(&s->loose, s->cuda, to, from, n_bytes), "cudaLaunchHostFunc");
 }
 
-/* The order of the stream alone makes one buffer enough: the next part comes in when the one before
- * has left. */
+/* The order of the stream makes one buffer enough: the next part is read in after the previous part
+ * was written out. */
 static void copy_loose(struct gpu_stream *s, uint8_t *to, const uint8_t *from, int64_t n_bytes,
                        int to_loose, int from_loose, int ops)
 {
@@ -452,7 +453,7 @@ static void copy_loose(struct gpu_stream *s, uint8_t *to, const uint8_t *from, i
     }
 }
 
-/* Cut where either side leaves a chunk. */
+/* Splits a copy where either side crosses a border of chunks. */
 static void copy_runs(struct stream *stream, void *to, const void *from, int64_t n_bytes, int ops)
 {
     struct gpu_stream *s = stream_of(stream);
@@ -533,13 +534,13 @@ static enum err gpu_library_open(struct device *d, char *name, int cap)
     return OK;
 }
 
-/* Trials, and what came of them; counts is pinned. */
+/* Runs the trials and reads their counts; counts is pinned. */
 static enum err library_try(struct gpu_stream *s, const struct weight *w, int m, void *room,
                             unsigned *counts)
 {
     struct gpu *g = gpu_of(s->stream.device);
     const enum err e = lt_try(&g->lt, s->cuda, w, m, room, counts);
-    (void)DONE(g, cudaStreamSynchronize, s->cuda); // also of what was queued before it failed
+    (void)DONE(g, cudaStreamSynchronize, s->cuda); // also waits for work queued before a failure
     TRY(e);
     TRY(state_of(g));
     return lt_tried(&g->lt, w, m, counts);
@@ -610,7 +611,7 @@ static void gpu_stream_wait(struct stream *s, struct event *e)
         (void)DONE(g, cudaStreamWaitEvent, stream_of(s)->cuda, ((struct gpu_event *)e)->cuda, 0);
 }
 
-/* Lost meanwhile counts: something before the event may not have been queued. */
+/* A device lost meanwhile is an error: work before the event may not have been queued. */
 static enum err gpu_event_wait(struct stream *s, struct event *e)
 {
     struct gpu *g = gpu_of(s->device);
@@ -659,7 +660,7 @@ static enum err gpu_info(struct device *d, struct device_info *info)
 static void gpu_close(struct device *d)
 {
     struct gpu *g = gpu_of(d);
-    CHECK(!g->blocks && !g->pins.ranges); // whoever allocates releases, whoever pins unpins
+    CHECK(!g->blocks && !g->pins.ranges); // all memory must be released and unpinned
     if (g->lt.handle)
         (void)enter(g);
     lt_close(&g->lt);
@@ -714,7 +715,7 @@ static __global__ void nothing(void)
 {
 }
 
-/* Nothing of the machine is asked but once: an error here is no loss, but there is no device. */
+/* Called once. An error here means that there is no device, not that a device is lost. */
 static enum err gpu_find(struct gpu *g, const char *arg)
 {
     int n = 0, driver = 0, sees_ram = 0;

@@ -1,9 +1,9 @@
-/* kernels/cuda/experts.cu - route and expert_sum: which experts tokens go to, and what comes back.
+/* kernels/cuda/experts.cu - route and expert_sum: which experts tokens go to, and the sum of their
+ * outputs.
  *
- * Owns: the sorting of pairs. Refuses: matmuls (matmul.cuh: each expert has blocks of
- * its own there).
- * A tile has 2,048 tokens at most: a thread chooses for a token, and one block sorts the pairs,
- * which caches hold. */
+ * Owns: the sorting of pairs. Refuses: matmuls (matmul.cuh: there each expert has blocks of its
+ * own). A tile has at most 2,048 tokens: a thread chooses for one token, and one block sorts the
+ * pairs, which fit in caches. */
 #include "kernels/cuda/simt.cuh"
 
 #define inline inline __host__ __device__
@@ -22,7 +22,7 @@ static __global__ void __launch_bounds__(TOKEN_THREADS) route_choose(struct rout
         route_token(&a, token);
 }
 
-/* Of the lanes whose pairs go to the same expert: how many stand before this one, and all. */
+/* Among the lanes whose pairs go to the same expert: lanes before this one, and all. */
 struct alike {
     int before, all;
 };
@@ -38,8 +38,8 @@ DEVICE struct alike alike_of(int expert)
     return n;
 }
 
-/* Warps of the block share the pairs out, one stretch each. places: the expert of each pair, then
- * where it stands. */
+/* The warps of a block split the pairs into contiguous stretches. places: the expert of each pair,
+ * replaced by the pair's index in the sorted order. */
 static __global__ void __launch_bounds__(EXPERT_THREADS) route_count(struct route_args a)
 {
     const struct route r = a.to;

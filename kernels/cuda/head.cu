@@ -1,37 +1,37 @@
-/* kernels/cuda/head.cu - head_reduce: what a position needs of its logits. A block is a row.
+/* kernels/cuda/head.cu - head_reduce: a position's results from its logits, a block per row.
  *
- * Owns: log-sum-exp and argmax tile by tile of 4,096, joined in order; the sampled id; the best n.
- * Refuses: keeping logits; a share of a row (slices of one row come one after the other).
- * The best n of HEAD_TOP and HEAD_FILTER are chosen by their order alone: a key says greater logit,
- * then lower id, no two are equal, and a radix select finds the n-th. Note:
- * HEAD_FILTER leaves a set, in any order, which the host sorts. */
+ * Owns: log-sum-exp and argmax by tiles of 4,096, joined in order; the sampled id; the best n.
+ * Refuses: keeping logits; splitting a row (slices of a row come one after the other). The best n
+ * of HEAD_TOP and HEAD_FILTER are chosen by order alone: a key orders by greater logit, then lower
+ * id, no two keys are equal, and a radix select finds the n-th. Note: HEAD_FILTER writes an
+ * unordered set, which the host sorts. */
 #include "kernels/cuda/simt.cuh"
 
 #define HEAD_THREADS 512
 #define HEAD_WARPS   (HEAD_THREADS / WARP)
 #define TILES        2   // reduced at a time: one for each half of the first warp
-#define CHUNK        8   // ids that a thread takes in a row, so that it finds its edits once
-#define BINS         256 // of a step of the select, 8 bits of the key
+#define CHUNK        8   // consecutive ids per thread, so that a thread seeks its edits once
+#define BINS         256 // of a step of the radix select, 8 bits of the key
 
 /* ---- tiles: max, argmax, sum of exps ---- */
 
-/* What a tile of 4,096 leaves. */
+/* The results of a tile of 4,096. */
 struct tile {
-    float max, sum; // greatest logit, NaN passed over; sum of exp(logit - max) in 16 lanes
-    int32_t best;   // first one that is max: index of the tile
-    int bad;        // 1: a NaN or +inf is among them
+    float max, sum; // greatest logit, NaN ignored; sum of exp(logit - max) in 16 lanes
+    int32_t best;   // first index of max in the tile
+    int bad;        // 1: the tile has a NaN or +inf
 };
 
-#define OWN         (HEAD_TILE / HEAD_THREADS) // numbers of a tile that a thread has
-#define EXPS_STRIDE (HEAD_TILE + 16)           // the halves of a warp read other banks
+#define OWN         (HEAD_TILE / HEAD_THREADS) // numbers per thread of a tile
+#define EXPS_STRIDE (HEAD_TILE + 16)           // the halves of a warp read different banks
 
-/* Shared memory of the tiles worked on at a time. */
+/* Shared memory of the tiles in work. */
 struct tile_work {
-    struct tile *warps; // [TILES][HEAD_WARPS]: of the numbers that a warp has
+    struct tile *warps; // [TILES][HEAD_WARPS]: of each warp's numbers
     float *exps;        // [TILES][EXPS_STRIDE]
 };
 
-/* Over each half of a warp by itself, or over the whole of it: all lanes get the result. */
+/* Joins over `lanes` lanes, half a warp or a whole one: all lanes get the result. */
 DEVICE struct tile tile_join(struct tile t, int lanes)
 {
     for (int by = lanes / 2; by > 0; by /= 2) {
@@ -46,7 +46,7 @@ DEVICE struct tile tile_join(struct tile t, int lanes)
     return t;
 }
 
-/* Of this thread's numbers of a tile, in ascending order. Numbers behind the tile are -inf. */
+/* Of this thread's numbers of a tile, in ascending order. Numbers beyond the tile are -inf. */
 DEVICE struct tile tile_own(const float v[OWN])
 {
     struct tile t = {-INFINITY, 0, INT32_MAX, 0};
@@ -61,8 +61,8 @@ DEVICE struct tile tile_own(const float v[OWN])
     return t;
 }
 
-/* The n numbers from x on, up to TILES tiles of them, into tiles[]: all threads look for the
- * maxima and make the exps; then each half of the first warp sums a tile. */
+/* Reduces n numbers from x on, up to TILES tiles, into tiles[]: all threads find the maxima and
+ * compute the exps; then each half of the first warp sums one tile. */
 DEVICE void tiles_reduce(const float *x, int n, int score, struct tile_work w, struct tile *tiles)
 {
     float v[TILES][OWN];
@@ -94,14 +94,14 @@ DEVICE void tiles_reduce(const float *x, int n, int score, struct tile_work w, s
     if (warp_id() > 0)
         return;
     const int tile = lane_id() / 16, is_there = tile * HEAD_TILE < n;
-    // The exps behind the last number are 0, which changes no sum.
+    // Exps beyond the last number are 0, which changes no sum.
     mine.sum = warp_sum16(chain16(0, w.exps + tile * EXPS_STRIDE, score && is_there ? HEAD_TILE : 0,
                                   [](float sum, float e) { return sum + e; }));
     if (lane_id() % 16 == 0 && is_there)
         tiles[tile] = mine;
 }
 
-/* Tiles in ascending order into the row's result. */
+/* Joins tiles in ascending order into the row's result. */
 DEVICE void tiles_join(const struct head_reduce_args *a, const struct head_request *q,
                        struct head_result *s, const struct tile *tiles, int n_tiles, const float *x)
 {
@@ -111,7 +111,7 @@ DEVICE void tiles_join(const struct head_reduce_args *a, const struct head_reque
     for (int i = 0; i < n_tiles; i++) {
         const struct tile t = tiles[i];
         if (t.bad)
-            s->best_logit = __uint_as_float(0x7fc00000); // stays: nothing is greater than NaN
+            s->best_logit = __uint_as_float(0x7fc00000); // final: nothing is greater than NaN
         if (t.max > s->best_logit) {
             s->best_logit = t.max;
             s->best_id = a->first + i * HEAD_TILE + t.best;
@@ -127,7 +127,7 @@ DEVICE void tiles_join(const struct head_reduce_args *a, const struct head_reque
 
 /* ---- edits ---- */
 
-/* Walks ids in ascending order beside the list of edits. */
+/* Iterates over the edits while ids ascend. */
 struct edits {
     const struct logit_edit *list; // [n], sorted by id
     int n, at;
@@ -178,7 +178,7 @@ DEVICE struct sampled warp_best(struct sampled s)
     return s;
 }
 
-/* Of this thread's ids. */
+/* The best among this thread's ids. */
 DEVICE struct sampled sample_own(const struct head_request *q, const float *x, int n, int first,
                                  struct edits edits)
 {
@@ -201,7 +201,7 @@ DEVICE struct sampled sample_own(const struct head_request *q, const float *x, i
 
 /* ---- the best n ---- */
 
-/* Where the select looks: those that earlier slices left, then this slice's logits. */
+/* Candidates of the select: those of earlier slices, then this slice's logits. */
 struct pool_of {
     const struct head_candidate *old; // [n_old], shared memory
     int n_old;
@@ -211,11 +211,11 @@ struct pool_of {
 };
 struct select {
     unsigned *bins;          // [BINS]
-    unsigned long long *key; // [1]: those with this key and above are chosen
-    int *need, *done, *used; // [1] each: still to choose; 1: key is final; places taken
+    unsigned long long *key; // [1]: candidates with this key or a greater one are chosen
+    int *need, *done, *used; // [1] each: still to choose; 1: key is final; slots used
 };
 
-/* Greater for a greater logit (-0 is 0), then for a lower id; 0 for NaN, which is never chosen. */
+/* Orders by greater logit (-0 is 0), then lower id; 0 for NaN, which is never chosen. */
 DEVICE unsigned long long key_of(float logit, int32_t id)
 {
     const uint32_t u = __float_as_uint(logit + 0.0f);
@@ -232,7 +232,7 @@ DEVICE void count_key(const struct select *s, unsigned long long key, int shift)
         atomicAdd(&s->bins[key >> shift & (BINS - 1)], 1u);
 }
 
-/* How many keys that begin as *s->key does have each value of the 8 bits from `shift` on. */
+/* Counts the keys with the prefix *s->key by their 8 bits from `shift` on. */
 DEVICE void select_count(const struct select *s, struct pool_of p, int shift)
 {
     for (int i = (int)threadIdx.x; i < p.n_old; i += HEAD_THREADS)
@@ -244,7 +244,7 @@ DEVICE void select_count(const struct select *s, struct pool_of p, int shift)
     }
 }
 
-/* From the counts: the bin in which the last one chosen lies. One thread. */
+/* From the counts: the bin of the last chosen key. One thread. */
 DEVICE void select_step(const struct select *s, int shift)
 {
     int need = *s->need, bin = BINS - 1;
@@ -252,10 +252,10 @@ DEVICE void select_step(const struct select *s, int shift)
         need -= (int)s->bins[bin--];
     *s->key |= (unsigned long long)bin << shift;
     *s->need = need;
-    *s->done = (int)s->bins[bin] <= need; // all of it, or there are no more
+    *s->done = (int)s->bins[bin] <= need; // the whole bin is chosen, or nothing is left
 }
 
-/* Leaves in *s->key the least key of the best `want`, or 1 at most when there are not so many. */
+/* Sets *s->key to the least key of the best `want`, or to at most 1 if there are fewer. */
 DEVICE void select_find(const struct select *s, const struct pool_of *p, int want)
 {
     if (threadIdx.x == 0) {
@@ -284,7 +284,7 @@ DEVICE void put_chosen(const struct select *s, struct head_candidate c, struct h
         to[atomicAdd(s->used, 1)] = c;
 }
 
-/* All of that key and above to to[], in any order; *s->used becomes their number. */
+/* Writes all candidates with keys >= *s->key to to[], unordered; *s->used: their number. */
 DEVICE void select_put(const struct select *s, struct pool_of p, struct head_candidate *to)
 {
     for (int i = (int)threadIdx.x; i < p.n_old; i += HEAD_THREADS)
@@ -301,7 +301,7 @@ DEVICE void select_put(const struct select *s, struct pool_of p, struct head_can
 
 /* ---- a row ---- */
 
-/* top[] descending: the place of each is the number of those that are better. */
+/* top[] descending: the index of each is the number of better candidates. */
 DEVICE void top_reduce(struct select *s, struct pool_of *p, int n_top, struct head_candidate *old,
                        struct head_candidate *chosen, struct head_result *result)
 {
@@ -355,7 +355,7 @@ DEVICE void sample_reduce(const struct head_request *q, const float *x, int n, i
     }
 }
 
-// 1: of its own accord nvcc makes room for more blocks at a time, and spills.
+// 1: else nvcc makes room for more blocks per SM, and spills.
 __global__ void __launch_bounds__(HEAD_THREADS, 1) head_row(struct head_reduce_args a)
 {
     const struct head_request *q = &a.requests[blockIdx.x];

@@ -1,18 +1,18 @@
-/* kernels/cuda/kv.cuh - slots of KV pages on the device: the bytes of kernels/kv.c.
+/* kernels/cuda/kv.cuh - slots of KV pages on the device, with the bytes of kernels/kv.c.
  *
- * Owns: where a number stands in a panel, and how slots are encoded by all threads of a block.
- * Refuses: which slot, which page (attend.cu, slots.cu).
- * Note: up to four slots share a word of V. One block puts all slots of a word
- * that a launch writes, and leaves the neighbours' bits as they are; bits of slots that nobody has
- * used become ones (no number), so that whatever is read was written. Of a group's equal numbers
- * (zeros of two signs) the one of the lowest dimension is its least and its greatest, as
- * kernels/kv.c meets them. */
+ * Owns: the position of a number in a panel, and the encoding of slots by all threads of a block.
+ * Refuses: choosing slots and pages (attend.cu, slots.cu).
+ *
+ * Note: up to four slots share a word of V. One block writes all slots of a word that a launch
+ * writes, and keeps the neighbours' bits; bits of unused slots are set to ones (NaN), so that no
+ * uninitialised word is ever read. Among a group's equal numbers (zeros of two signs) the one with
+ * the lowest dimension is its minimum and maximum, as in kernels/kv.c. */
 #ifndef KERNELS_CUDA_KV_CUH
 #define KERNELS_CUDA_KV_CUH
 
 #include "kernels/cuda/simt.cuh"
 
-#define KV_TILE_STRIDE (KV_GROUP + 1) // neighbouring slots stand in neighbouring banks
+#define KV_TILE_STRIDE (KV_GROUP + 1) // neighbouring slots are in neighbouring banks
 #define KV_TILE_FLOATS (PAGE_SLOTS * KV_TILE_STRIDE)
 
 DEVICE const uint8_t *kv_panel(const struct kv_layout *l, const uint8_t *page, int head, int v)
@@ -20,10 +20,9 @@ DEVICE const uint8_t *kv_panel(const struct kv_layout *l, const uint8_t *page, i
     return in_device_memory(page + l->panel_bytes * head + (v ? l->v_offset : 0));
 }
 
-/* ---- victims: of two slots the one with the lesser key goes first, as evict_before() has it ----
- */
+/* ---- victims: the slot with the lesser key is evicted first, as in evict_before() ---- */
 
-/* Orders as ranks do; NaN comes before everything. Never all ones. */
+/* Orders as ranks do; NaN precedes all. Never all ones. */
 DEVICE uint32_t rank_key(float rank)
 {
     uint32_t bits = __float_as_uint(rank + 0.0f); // -0 is 0
@@ -37,19 +36,19 @@ DEVICE uint64_t victim_key(float rank, int pos)
 
 /* ---- numbers of a page ---- */
 
-/* Numbers that share a word: 32 bits in f32 and bf16, 16 in q8 and q4. */
+/* Numbers per word: 32-bit words in f32 and bf16, 16-bit words in q8 and q4. */
 DEVICE int kv_per_word(int format)
 {
     return format == KV_F32 ? 1 : format == KV_Q4 ? 4 : 2;
 }
 
-/* f16 scale of a slot, of group `group`; its minimum is that of group l->groups + group. */
+/* f16 scale of a slot's group `group`; its minimum has index l->groups + group. */
 DEVICE uint16_t *kv_scale_at(const struct kv_layout *l, const uint8_t *panel, int group, int slot)
 {
     return (uint16_t *)(panel + l->scales_at) + group * PAGE_SLOTS + slot;
 }
 
-/* The word, of 1 << shift numbers, of number d of a slot in a panel of K (v 0) or V. */
+/* Index of the word (1 << shift numbers) with number d of a slot in a panel of K (v 0) or V. */
 DEVICE int64_t kv_word_at(const struct kv_layout *l, int v, int slot, int d, int shift)
 {
     return v ? (int64_t)(slot >> shift) * l->dim_pad + d : (d >> shift) * PAGE_SLOTS + slot;
@@ -87,7 +86,7 @@ struct kv_group {
     int fits;
 };
 
-/* a, b: numbers lane and lane + 32 of the group, or number 0 where there are fewer. */
+/* a, b: numbers lane and lane + 32 of the group; number 0 beyond the group's end. */
 DEVICE struct kv_group kv_group_measure(float a, float b, int n, int max_code)
 {
     const int lane = lane_id();
@@ -124,8 +123,8 @@ DEVICE float kv_group_code(const struct kv_group *g, float x, int max_code)
     return (float)(int)(t < (float)max_code ? t : (float)max_code);
 }
 
-/* to [head_dim], shared: the numbers that come back after x [head_dim] was put. All threads; a
- * barrier has to follow. */
+/* to [head_dim], shared: x [head_dim] after encoding and decoding. All threads; a barrier must
+ * follow. */
 DEVICE void kv_round_row(const struct kv_layout *l, const float *x, float *to)
 {
     const int max_code = l->format == KV_Q8 ? 255 : 15, n_warps = (int)blockDim.x / WARP;
@@ -150,11 +149,11 @@ DEVICE void kv_round_row(const struct kv_layout *l, const float *x, float *to)
 struct kv_part {
     int v, d0, n, n_pad; // n of them are numbers, the rest is padding
     int first, last;
-    int used; // slots of the page that held something before
+    int used; // used slots of the page before this write
 };
 
-/* Codes of the tile [slot][dimension] in place of its numbers; scales and minima go to the panel.
- */
+/* Replaces the numbers of the tile [slot][dimension] by codes; writes scales and minima to the
+ * panel. */
 DEVICE void kv_tile_encode(const struct kv_layout *l, uint8_t *panel, const struct kv_part *p,
                            float *tile)
 {
@@ -176,13 +175,13 @@ DEVICE void kv_tile_encode(const struct kv_layout *l, uint8_t *panel, const stru
     }
 }
 
-/* A number of the tile as the bits that stand in a word. */
+/* A number of the tile as bits of a word. */
 DEVICE uint32_t kv_tile_bits(const struct kv_layout *l, float x)
 {
     return l->format == KV_BF16 ? f32_to_bf16(x) : (uint32_t)(int)x;
 }
 
-/* Words of the panel: of K each belongs to one slot, of V to as many slots as share it. */
+/* Writes words of the panel: a word of K belongs to one slot, a word of V to several. */
 DEVICE void kv_tile_words(const struct kv_layout *l, uint8_t *panel, const struct kv_part *p,
                           const float *tile)
 {
@@ -229,10 +228,10 @@ DEVICE void kv_tile_floats(const struct kv_layout *l, uint8_t *panel, const stru
     }
 }
 
-/* Puts slots [first, last) of one head into a page, of which `used` held something before.
- * source(v, slot, d) is number d of K (v 0) or V;
- * source.by_slot: numbers of neighbouring slots, not dimensions, are read together. All threads of
- * the block, with tile [KV_TILE_FLOATS] in shared memory that nobody uses. */
+/* Writes slots [first, last) of one head into a page whose first `used` slots were in use.
+ * source(v, slot, d) is number d of K (v 0) or V; source.by_slot(v): reads of neighbouring slots,
+ * not dimensions, are contiguous. All threads of the block; tile [KV_TILE_FLOATS]: unused shared
+ * memory. */
 template <class Source>
 DEVICE void kv_put_slots(const struct kv_layout *l, uint8_t *page, int head, int first, int last,
                          int used, const Source &source, float *tile)

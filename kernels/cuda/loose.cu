@@ -23,7 +23,7 @@ void loose_stream_open(struct loose_stream *s, struct loose *all)
 
 void loose_stream_close(struct loose_stream *s)
 {
-    *s->last = s->spare; // on a lost device some were never called
+    *s->last = s->spare; // on a lost device some carries are never called
     for (struct carry *c = s->first, *next; c; c = next) {
         next = c->next;
         free(c);
@@ -48,7 +48,7 @@ uint8_t *loose_buffer(struct loose_stream *s)
     return s->buffer < 0 ? NULL : s->all->base + s->buffer * LOOSE_BUFFER_BYTES;
 }
 
-/* On a thread of CUDA, which calls the carries of a stream in the order of the stream. */
+/* Runs on a thread of CUDA, which calls the carries of a stream in stream order. */
 static void carry_now(void *arg)
 {
     struct loose_stream *s = (struct loose_stream *)arg;

@@ -1,19 +1,19 @@
-/* kernels/cuda/matmul.cu - the op: which matmul runs; and the one in f32.
+/* kernels/cuda/matmul.cu - the matmul op: chooses the kernel; the kernel for f32.
  *
  * Owns: the entry, and sums in rule a's order on plain cores. Refuses: tensor cores
  * (matmul_mma.cu), codes (matmul_int8.cu).
  * COMPUTE_F32 reads panels of any format and decodes them into shared memory: so a pass reads the
- * stored bytes (q4: 0.56 a weight) instead of 4. An output is one chain of fused multiply-adds over
- * k, in one thread: the CPU's bytes, whatever the tile. Roof: f32 units for many rows (64 x 64:
- * three shared wavefronts for 16 fused multiply-adds a thread), HBM for few. */
+ * stored bytes (q4: 0.56 per weight) instead of 4. An output is one chain of fused multiply-adds
+ * over k in one thread: the bytes of the CPU, for any tile. Bound: f32 units for many rows (64 x
+ * 64: three shared wavefronts per 16 fused multiply-adds of a thread), HBM for few. */
 #include "kernels/cuda/matmul.cuh"
 #include "kernels/cuda/panel.cuh"
 
-#define F32_CHUNK    64 // along k in shared memory
-#define F32_ROWS_FEW 16 // up to here a tile of 16 rows
+#define F32_CHUNK    64 // numbers along k in shared memory
+#define F32_ROWS_FEW 16 // up to here, tiles of 16 rows
 
-/* Columns k0.. of x, as [k][rows]: a warp takes 8 x 4 numbers, which are whole sectors of 32 bytes
- * and stand in different banks. Rows from m on are zero, what is beyond k is not read. */
+/* Copies columns k0.. of x, as [k][rows]: a warp copies 8 x 4 numbers, which are whole 32-byte
+ * sectors in different banks. Rows from m on are zero; numbers beyond k are not read. */
 template <int BM, int THREADS>
 DEVICE void x_put(const struct product *p, int row0, int k0, float *x)
 {
@@ -24,7 +24,7 @@ DEVICE void x_put(const struct product *p, int row0, int k0, float *x)
     }
 }
 
-/* The same of BN / 32 panels, as [k][outputs]; a warp decodes a slice at a time. */
+/* The same for BN / 32 panels of W, as [k][outputs]; a warp decodes one slice at a time. */
 template <int BN, int THREADS> DEVICE void w_put(const struct product *p, int o0, int k0, float *w)
 {
     const int n_slices = BN / PANEL_ROWS * (F32_CHUNK / SLICE);
@@ -39,7 +39,7 @@ template <int BN, int THREADS> DEVICE void w_put(const struct product *p, int o0
     }
 }
 
-/* 2 or 4 numbers at once. */
+/* Loads 2 or 4 numbers at once. */
 template <int N> DEVICE void floats_get(float to[N], const float *from)
 {
     if (N == 4) {
@@ -55,7 +55,7 @@ template <int N> DEVICE void floats_get(float to[N], const float *from)
     }
 }
 
-/* A tile of BM rows and BN outputs, TM x TN a thread. */
+/* A tile of BM rows and BN outputs; TM x TN per thread. */
 template <int BM, int BN, int TM, int TN>
 static __global__ void __launch_bounds__(BM / TM * (BN / TN)) matmul_f32_tile(struct product p)
 {
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(BM / TM * (BN / TN)) matmul_f32_tile(st
     struct taken taken = {};
     float *x = take<float>(&taken, F32_CHUNK * (BM + 4)), *w = take<float>(&taken, F32_CHUNK * BN);
     if (!expert_enter(&p, BM, BN))
-        return; // the block as one
+        return; // the whole block
     const int row0 = tile_row(&p, BM), o0 = tile_column(&p, BM, BN);
     const int row = (int)threadIdx.x / (BN / TN) * TM, o = (int)threadIdx.x % (BN / TN) * TN;
     float sum[TM][TN] = {};
@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(BM / TM * (BN / TN)) matmul_f32_tile(st
         x_put<BM, THREADS>(&p, row0, k0, x);
         w_put<BN, THREADS>(&p, o0, k0, w);
         __syncthreads();
-        const int n = min(F32_CHUNK, p.k - k0); // a zero more could turn a sum of -0
+        const int n = min(F32_CHUNK, p.k - k0); // no padding: adding 0 could change -0
 #pragma unroll 4
         for (int k = 0; k < n; k++) {
             float a[TM], b[TN];
@@ -125,10 +125,10 @@ struct product product_of(const struct matmul_args *a, const struct matmul_part 
     return p;
 }
 
-/* What of x stands in the scratch: parts that read the same share it. */
+/* The format of x in the scratch: parts with the same format share x. */
 enum inputs { INPUTS_NONE, INPUTS_BF16, INPUTS_F16, INPUTS_CODES };
 
-/* What a product reads: x gets the format that W has, or is decoded to. */
+/* The format of x for a product: W's, or the one W is decoded to. */
 static enum inputs inputs_of(const struct product *p, enum compute compute)
 {
     if (compute == COMPUTE_INT8 && matmul_q_takes(p))
@@ -138,8 +138,8 @@ static enum inputs inputs_of(const struct product *p, enum compute compute)
     return launch_arch() < 80 ? INPUTS_F16 : INPUTS_BF16;
 }
 
-/* How many parts from the first one on are multiplied in one launch: those of one format and layout
- * share x as it was rounded, and differ in W alone. */
+/* How many parts, from the first on, one launch multiplies: parts of one format and layout share
+ * the rounded x and differ only in W. */
 static int parts_alike(const struct product parts[], int n_parts, enum compute compute)
 {
     const struct product *first = &parts[0];
@@ -190,13 +190,13 @@ static void multiply_all(cudaStream_t stream, const struct product parts[], int 
     }
 }
 
-/* Weights stand in panels of any format; unless under COMPUTE_F32, and under COMPUTE_INT8 those in
- * q8 and q4, also in rows of bf16 or f16. */
+/* Weights are panels of any format, or rows of bf16 or f16. COMPUTE_F32 accepts panels only, and
+ * COMPUTE_INT8 accepts q8 and q4 as panels only. */
 void cuda_matmul(cudaStream_t stream, const struct ops *ops, const struct matmul_args *args)
 {
     struct product parts[MATMUL_PARTS];
     int n = 0;
-    CHECK(ops->matmul == MATMUL_OWN); // others know their device: device.cu
+    CHECK(ops->matmul == MATMUL_OWN); // other libraries depend on the device: device.cu
     CHECK(args->n_parts >= 1 && args->n_parts <= MATMUL_PARTS);
     for (int i = 0; i < args->n_parts; i++) {
         parts[n] = product_of(args, &args->parts[i]);
@@ -226,7 +226,7 @@ void cuda_expert_matmul(cudaStream_t stream, const struct ops *ops,
         multiply_all(stream, parts, args->matmul.n_parts, ops->compute, &args->matmul);
 }
 
-/* Rows of x of all pairs; of a matmul that is asked of the maker's library, its own. */
+/* Scratch for the rows of x of all pairs; experts always use our own matmul. */
 int64_t cuda_expert_matmul_scratch_bytes(const struct ops *ops, int m, int n_used, int n, int k)
 {
     struct ops own = *ops;

@@ -1,14 +1,14 @@
-/* kernels/cuda/matmul.cuh - what the matmuls of a device share: the product at hand, the end
- * of an output.
+/* kernels/cuda/matmul.cuh - shared by the matmuls of a device: the current product, the end of an
+ * output.
  *
- * Owns: that. Refuses: sums (matmul.cu, matmul_mma.cu, matmul_panel.cu, matmul_q.cu,
- * matmul_int8.cu, matmul_lt.cu). */
+ * Refuses: sums (matmul.cu, matmul_mma.cu, matmul_panel.cu, matmul_q.cu, matmul_int8.cu,
+ * matmul_lt.cu). */
 #ifndef KERNELS_CUDA_MATMUL_CUH
 #define KERNELS_CUDA_MATMUL_CUH
 
 #include "kernels/cuda/simt.cuh"
 
-/* y[m, n] = act(x[m, k] . W^T + bias), or y += that; pointers are the device's. */
+/* y[m, n] = act(x[m, k] . W^T + bias), or y += that; all pointers are device memory. */
 struct product {
     const float *x;
     const uint8_t *weights; // panels or rows
@@ -17,16 +17,15 @@ struct product {
     int64_t x_stride, y_stride;
     int64_t panel_bytes; // 0: rows
     int dtype, m, n, k, add, act;
-    /* Of experts (NULL: none): m is the most pairs of one, n the outputs of one; each has a grid of
-     * `blocks` to itself. A block's own expert: expert_enter(). */
+    /* Experts (first NULL: none): m is the most pairs of one expert, n its outputs; each expert has
+     * `blocks` blocks of the grid. expert_enter() finds the expert of a block. */
     const int32_t *first; // [n_experts + 1]
-    const int32_t *pairs; // x has rows of tokens, pair i that of token pairs[i] / used; NULL: x has
-                          // rows of pairs
+    const int32_t *pairs; // x has a row per token: pair i reads row pairs[i] / used; NULL: per pair
     int n_experts, used, n_pairs, blocks;
-    int pair;   // the expert's first one
-    int block0; // of the grid: products that share x share a grid, each has blocks in a row
+    int pair;   // first pair of the block's expert
+    int block0; // first block: products that share x share a grid, a range of blocks each
 };
-/* Rows of x in all, and those that a tile is likely to meet. */
+/* Rows of x in all; rows that one tile is likely to have. */
 static inline int product_rows(const struct product *p)
 {
     return p->first ? p->n_pairs : p->m;
@@ -36,17 +35,17 @@ static inline int product_rows_likely(const struct product *p)
     return p->first ? (int)min_i64(2 * ceil_div(p->n_pairs, p->n_experts), p->m) : p->m;
 }
 
-/* Of a part of the op. */
+/* The product of one part of the op. */
 struct product product_of(const struct matmul_args *a, const struct matmul_part *part);
 
-/* Which row of x a block's row is. */
+/* Row of x of a block's row. */
 DEVICE int64_t x_row(const struct product *p, int64_t row)
 {
     row += p->pair;
     return p->pairs ? p->pairs[row] / p->used : row;
 }
 
-/* Makes the product that of the block's expert. 0: this block has nothing to do. */
+/* Narrows the product to the block's expert. 0: this block has no work. */
 DEVICE int expert_enter(struct product *p, int rows, int columns)
 {
     if (!p->first)
@@ -63,7 +62,7 @@ DEVICE int expert_enter(struct product *p, int rows, int columns)
            (p->m + rows - 1) / rows * ((p->n + columns - 1) / columns);
 }
 
-/* Tiles of a grid: those of one piece of W run side by side, so that it is read from HBM once. */
+/* Index of a tile: tiles of one piece of W run side by side, so W is read from HBM once. */
 DEVICE int tile_of(const struct product *p)
 {
     const int block = (int)blockIdx.x - p->block0;
@@ -77,7 +76,7 @@ DEVICE int tile_column(const struct product *p, int rows, int columns)
 {
     return tile_of(p) / ((p->m + rows - 1) / rows) * columns;
 }
-/* Blocks of the grid; of experts p->blocks follows. */
+/* Blocks of the grid; sets p->blocks. */
 static inline int tile_count(struct product *p, int rows, int columns)
 {
     const int64_t n_tiles = ceil_div(p->m, rows) * ceil_div(p->n, columns);
@@ -87,7 +86,7 @@ static inline int tile_count(struct product *p, int rows, int columns)
     return (int)n_blocks;
 }
 
-/* The sum of output (row, o), both below m and n, is done. */
+/* Finishes the sum of output (row, o); row < m, o < n. */
 DEVICE void product_finish(const struct product *p, int row, int o, float sum)
 {
     float *y = p->y + row * p->y_stride + o;
@@ -99,21 +98,21 @@ DEVICE void product_finish(const struct product *p, int row, int o, float sum)
 
 /* Panels of any format in f32, rule a's order. */
 void matmul_f32(cudaStream_t stream, const struct product *p);
-/* n_parts products over rows of bf16, or of f16, on tensor cores, in one launch: m, k, x and the
- * format are the same in all. scratch: the rows of x in that format, by matmul_round(); those from
- * the m-th on are zeros. */
+/* n_parts products over rows of bf16 or f16 on tensor cores in one launch; m, k, x and format must
+ * be equal. scratch: the rows of x in that format, from matmul_round(); rows from m on are
+ * zeros. */
 int64_t matmul_round_bytes(int m, int k);
 void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *scratch);
 void matmul_mma(cudaStream_t stream, const struct product parts[], int n_parts,
                 const void *scratch);
-/* The same bytes over panels, which are decoded on the way: of q8, or of q4, products in one
- * launch; of any other format one product. */
+/* The same bytes over panels, decoded on the way: of q8 or q4, several products in one launch; of
+ * any other format, one product. */
 int matmul_q_takes(const struct product *p);
 void matmul_q(cudaStream_t stream, const struct product parts[], int n_parts, const void *scratch);
 void matmul_panel(cudaStream_t stream, const struct product *p, const void *scratch);
-/* The same by cuBLASLt (matmul_lt.cuh). */
+/* The same with cuBLASLt (matmul_lt.cuh). */
 int64_t lt_scratch_bytes(int m, int n, int k);
-/* Panels of q8 or q4; scratch: the codes of x, by matmul_quantise(). */
+/* Panels of q8 or q4; scratch: the codes of x, from matmul_quantise(). */
 int64_t matmul_quantise_bytes(int m, int k);
 void matmul_quantise(cudaStream_t stream, const struct product *p, void *scratch);
 void matmul_int8(cudaStream_t stream, const struct product *p, const void *scratch);

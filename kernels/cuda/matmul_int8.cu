@@ -1,17 +1,17 @@
-/* kernels/cuda/matmul_int8.cu - matmul under COMPUTE_INT8 over panels of q8 and q4: x as codes, and
- * the products of a few rows.
+/* kernels/cuda/matmul_int8.cu - matmul under COMPUTE_INT8 over panels of q8 and q4: quantises x,
+ * and multiplies few rows.
  *
- * Owns: the codes of x; products of groups on plain cores, the chain over them. Refuses: other
+ * Owns: the codes of x; products of groups on plain cores, the chain over groups. Refuses: other
  * formats; more than INT8_ROWS rows (matmul_int8_mma.cu).
- * Within a group of 64 everything is a whole number, so who adds it up does not matter; only the
- * chain over groups rounds, and it is the one of ops.h: the CPU's bytes. A block has one panel and
- * a tile of rows. Its warps take a group each and leave products in shared memory; after a barrier
- * every thread adds 8 groups to its chains, in order. So the bytes of 8 groups are in flight,
- * although an output is one chain. Roof: HBM, 1.06 (q8) or 0.56 (q4) bytes a weight. */
+ * Sums within a group of 64 are exact integers in any order; only the chain over groups rounds, in
+ * the order of ops.h: the bytes of the CPU. A block handles one panel and a tile of rows. Its warps
+ * multiply one group each and write products to shared memory; after a barrier every thread adds 8
+ * groups to its chains, in order. So 8 groups are in flight although an output is one chain. Bound:
+ * HBM, 1.06 (q8) or 0.56 (q4) bytes per weight. */
 #include "kernels/cuda/matmul_int8.cuh"
 
 #define INT8_WARPS     8 // groups at a time
-#define INT8_ROWS      4 // up to here plain cores
+#define INT8_ROWS      4 // up to here, plain cores
 #define QUANTISE_WARPS 8
 
 int64_t matmul_quantise_bytes(int m, int k)
@@ -30,7 +30,7 @@ static struct int8_task int8_task_of(const struct product *p, const void *scratc
     return t;
 }
 
-/* ---- x: a warp takes a group, two numbers a lane ---- */
+/* ---- x: one group per warp, two numbers per lane ---- */
 
 /* The product is rounded, then rounded to a whole number (to nearest even). */
 DEVICE int code_of(float x, float inverse)
@@ -45,10 +45,10 @@ static __global__ void __launch_bounds__(QUANTISE_WARPS *WARP) quantise_x(struct
     const int64_t row = group / t.n_groups;
     const int k = group % t.n_groups * OWN_GROUP + 2 * lane_id();
     if (row >= t.rows)
-        return; // the warp as one
+        return; // the whole warp
     const float *x = t.p.x + x_row(&t.p, row) * t.p.x_stride;
     const float first = k < t.p.k ? x[k] : 0, second = k + 1 < t.p.k ? x[k + 1] : 0;
-    // Of magnitudes as whole numbers a NaN is greater than an infinity.
+    // As integers, magnitudes order NaN above infinity.
     const uint32_t bits = warp_greatest(
         max(__float_as_uint(first) & 0x7fffffffu, __float_as_uint(second) & 0x7fffffffu));
     const float greatest = __uint_as_float(bits);
@@ -74,7 +74,7 @@ void matmul_quantise(cudaStream_t stream, const struct product *p, void *scratch
 
 /* ---- products ---- */
 
-/* What the chains of a block wait for: one turn of INT8_WARPS groups, in shared memory. */
+/* One turn of INT8_WARPS groups, input of the block's chains, in shared memory. */
 struct int8_turn {
     float *products;      // [INT8_WARPS][ROWS][32], times the scale of x
     float *scales, *mins; // [INT8_WARPS][32] of W
@@ -94,7 +94,7 @@ template <int ROWS> DEVICE struct int8_turn turn_at(float *floats)
     return turn;
 }
 
-/* Four codes of the lane's output: of q8 as int8 again (panels have them + 128). */
+/* Four codes of the lane's output; q8 as int8 (panels store code + 128). */
 template <int Q4> DEVICE int quad_of(const uint8_t *codes, int quad)
 {
     const int r = lane_id();
@@ -103,7 +103,7 @@ template <int Q4> DEVICE int quad_of(const uint8_t *codes, int quad)
     return (int)(((const uint32_t *)codes)[quad * 16 + r % 16] >> r / 16 * 4 & 0x0f0f0f0fu);
 }
 
-/* The warp's group of the turn, for every row of the tile. */
+/* Multiplies the warp's group of the turn with every row of the tile. */
 template <int Q4, int ROWS>
 DEVICE void group_multiply(const struct int8_task *t, const uint8_t *panel, int row0, int group,
                            const struct int8_turn *to)
@@ -141,7 +141,7 @@ DEVICE void group_multiply(const struct int8_task *t, const uint8_t *panel, int 
     }
 }
 
-/* A thread has output lane_id() of rows warp_id(), warp_id() + INT8_WARPS ... */
+/* A thread has output lane_id() of rows warp_id(), warp_id() + INT8_WARPS, ... */
 template <int Q4, int ROWS>
 DEVICE void chains_extend(const struct int8_turn *turn, int n_rows, int n_groups,
                           float chain[(ROWS + INT8_WARPS - 1) / INT8_WARPS])
@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(INT8_WARPS *WARP) matmul_int8_tile(stru
 {
     constexpr int CHAINS = (ROWS + INT8_WARPS - 1) / INT8_WARPS;
     if (!expert_enter(&t.p, ROWS, PANEL_ROWS))
-        return; // the block as one
+        return; // the whole block
     int8_enter(&t);
     const int row0 = tile_row(&t.p, ROWS), o0 = tile_column(&t.p, ROWS, PANEL_ROWS);
     const int n_rows = min(ROWS, t.p.m - row0);
@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(INT8_WARPS *WARP) matmul_int8_tile(stru
         const struct int8_turn turn = turn_at<ROWS>(turns + odd * turn_floats<ROWS>());
         if (g + warp_id() < t.n_groups)
             group_multiply<Q4, ROWS>(&t, panel, row0, g + warp_id(), &turn);
-        __syncthreads(); // the turn is there; the one before has been read
+        __syncthreads(); // this turn is complete; the previous one has been read
         chains_extend<Q4, ROWS>(&turn, n_rows, min(INT8_WARPS, t.n_groups - g), chain);
     }
     for (int i = 0; i < CHAINS; i++) {

@@ -1,6 +1,6 @@
-/* kernels/cuda/matmul_int8.cuh - what the matmuls over codes share: x as codes.
+/* kernels/cuda/matmul_int8.cuh - shared by the matmuls over codes: x as codes.
  *
- * Owns: where codes of x stand. Refuses: products (matmul_int8.cu: a few rows; matmul_int8_mma.cu:
+ * Owns: the layout of x's codes. Refuses: products (matmul_int8.cu: few rows; matmul_int8_mma.cu:
  * tensor cores). */
 #ifndef KERNELS_CUDA_MATMUL_INT8_CUH
 #define KERNELS_CUDA_MATMUL_INT8_CUH
@@ -15,17 +15,17 @@ struct int8_task {
     struct product p;
     int8_t *codes;           // [rows][n_groups][64]
     struct int8_head *heads; // [n_groups][rows]
-    int n_groups, rows;      // rows of x in all; of experts p.m has those of one
+    int n_groups, rows;      // all rows of x; p.m counts one expert's
 };
 
-/* A block of an expert's: its codes begin at its first pair. */
+/* For a block of an expert: its codes begin at its first pair. */
 DEVICE void int8_enter(struct int8_task *t)
 {
     t->codes += (int64_t)t->p.pair * t->n_groups * OWN_GROUP;
     t->heads += t->p.pair;
 }
 
-/* More than a few rows: on tensor cores. */
+/* On tensor cores, for more than INT8_ROWS rows. */
 void matmul_int8_mma(cudaStream_t stream, const struct int8_task *task);
 
 #endif

@@ -2,38 +2,38 @@
  *
  * Owns: tiles, stages, the chain over groups. Refuses: the codes of x (matmul_int8.cu).
  * A step of the cores is 16 outputs x 8 rows x 32 numbers: a group of 64 is two steps, whose sum is
- * exact, so it is the one of any other order. The chain over groups is that of ops.h, in registers:
- * one thread has an output from the first group to the last. So neither tiles nor neighbours show
- * in the bytes, which are those of matmul_int8.cu and of the CPU.
- * A warp has 16 or 32 outputs: rows of a panel. Weights are the cores' left operand: a register has
- * four codes of a row, and so have panels; codes of q4 are masked, those of the upper half of a
- * panel are shifted before. A sum begins at the bits of CODES_MAGIC. With a whole number added,
- * they are the bits of CODES_MAGIC plus that number: one subtraction makes a float of the sum,
- * where a conversion would be slower.
- * Roofs. Few rows: HBM, 0.56 byte a weight in q4. Many: the issue of instructions. A step of the
- * cores has 12 to 16 of them (16 rows: 27), of which 8 are links of chains in q4 and 6 in q8; an SM
- * of an H100 issues 4 a clock, so that 32 rows in q4 take as long as reading W. x is read by each
- * block, from L2. */
+ * exact in any order. The chain over groups is that of ops.h, in registers: one thread owns an
+ * output from the first group to the last. So neither tiles nor neighbours change the bytes, which
+ * are those of matmul_int8.cu and of the CPU.
+ * A warp handles 16 or 32 outputs: rows of a panel. Weights are the cores' left operand: a register
+ * holds four codes of a row, as panels do; codes of q4 are masked, and in the upper half of a panel
+ * shifted first. A sum starts at the bits of CODES_MAGIC. Adding an integer to these bits gives the
+ * bits of CODES_MAGIC plus that integer, so one subtraction converts the sum to a float, faster
+ * than a conversion.
+ * Bounds. Few rows: HBM, 0.56 bytes per weight in q4. Many: instruction issue. A step of the cores
+ * takes 12 to 16 instructions (16 rows: 27), of which 8 are links of chains in q4 and 6 in q8; an
+ * SM of an H100 issues 4 per clock, so that 32 rows in q4 take as long as reading W. Each block
+ * reads x from L2. */
 #include "kernels/cuda/matmul_int8.cuh"
 #include "kernels/cuda/mma_tile.cuh"
 
 #define CODES_MAGIC 12582912.0f // 2^23 + 2^22; sums of a group are below 2^22
 #define CODES_BITS  0x4b400000  // of CODES_MAGIC
 
-/* A block: BM rows of x, BN outputs, GROUPS groups a stage. A warp: 16 x HALVES outputs, WM rows.
- */
+/* A block: BM rows of x, BN outputs, GROUPS groups per stage. A warp: 16 x HALVES outputs, WM
+ * rows. */
 template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS> struct codes_tile {
-    static constexpr int PANELS = BN / PANEL_ROWS, ACROSS = BN / (16 * HALVES); // of a block
+    static constexpr int PANELS = BN / PANEL_ROWS, ACROSS = BN / (16 * HALVES); // per block
     static constexpr int THREADS = ACROSS * (BM / WM) * WARP;
-    static constexpr int HEAD_BYTES = Q4 ? Q4_HEAD_BYTES : Q8_HEAD_BYTES; // of a group of a panel
+    static constexpr int HEAD_BYTES = Q4 ? Q4_HEAD_BYTES : Q8_HEAD_BYTES; // per group of a panel
     static constexpr int GROUP_BYTES = Q4 ? Q4_GROUP_BYTES : Q8_GROUP_BYTES;
-    static constexpr int CODES = GROUP_BYTES - HEAD_BYTES; // bytes of its codes
+    static constexpr int CODES = GROUP_BYTES - HEAD_BYTES; // bytes of codes
     // A stage, each [GROUPS]: codes of W [PANELS], of x [BM], heads of W [PANELS], of x [BM].
     static constexpr int X_AT = GROUPS * PANELS * CODES;
     static constexpr int W_HEADS_AT = X_AT + GROUPS * BM * OWN_GROUP;
     static constexpr int X_HEADS_AT = W_HEADS_AT + GROUPS * PANELS * HEAD_BYTES;
     static constexpr int STAGE = X_HEADS_AT + GROUPS * BM * (int)sizeof(struct int8_head);
-    // Pieces of 16 bytes of a thread, and threads that have one of the heads.
+    // 16-byte pieces per thread; threads that copy one piece of the heads.
     static constexpr int N_W = X_AT / 16 / THREADS, N_X = (W_HEADS_AT - X_AT) / 16 / THREADS;
     static constexpr int W_HEADS = GROUPS * PANELS * HEAD_BYTES / 16, X_HEADS = GROUPS * BM;
     static constexpr int STRIP = 16 * (16 * HALVES + 4); // floats: 16 rows, in different banks
@@ -42,21 +42,21 @@ template <int Q4, int BM, int BN, int HALVES, int WM, int GROUPS> struct codes_t
                   "threads have whole pieces");
 };
 
-/* Where byte `at` of a group's codes stands: rows of 128 bytes take turns, so that the four quads
- * that a warp reads at a time lie in different banks. */
+/* Position of byte `at` of a group's codes: rows of 128 bytes are permuted, so that the four quads
+ * that a warp reads at a time are in different banks. */
 template <int Q4> DEVICE int code_at(int at)
 {
     return at ^ at / 128 % (Q4 ? 2 : 4) * 32;
 }
 
-/* What a thread copies of every stage. Rows and panels that are not there are the block's first
- * ones: their outputs are not stored. */
+/* Sources of a thread's copies for every stage. Rows and panels beyond the end are replaced by the
+ * block's first: their outputs are not stored. */
 template <class T> struct codes_source {
     const uint8_t *w[T::N_W], *x[T::N_X], *w_head;
     const struct int8_head *x_head;
 };
 
-/* The n-th piece of W of the block's first stage, of pieces that have `bytes` in a group. */
+/* Address of the n-th piece of W in the block's first stage, for pieces with `bytes` per group. */
 template <class T>
 DEVICE const uint8_t *w_piece(const struct int8_task *t, int panel0, int n, int bytes)
 {
@@ -84,7 +84,7 @@ DEVICE void source_find(const struct int8_task *t, int row0, int o0, struct code
     s->x_head = t->heads + (int64_t)(me / BM) * t->rows + (row < t->p.m ? row : row0);
 }
 
-/* The next stage on its way. Of its groups `left`, one at least, are there. */
+/* Starts the copies of the next stage, of whose groups `left` (at least one) exist. */
 template <int Q4, class T, int BM, int GROUPS>
 DEVICE void stage_fetch(const struct int8_task *t, struct codes_source<T> *s, int left,
                         uint8_t *stage)
@@ -113,7 +113,7 @@ DEVICE void stage_fetch(const struct int8_task *t, struct codes_source<T> *s, in
     s->x_head += (int64_t)GROUPS * t->rows;
 }
 
-/* Where a lane's numbers stand in a stage; `first` is its warp's first output of a panel. */
+/* Positions of a lane's numbers in a stage; `first`: the warp's first output within a panel. */
 struct codes_lane {
     int first, code, w_head, x, x_head;
 };
@@ -131,14 +131,13 @@ template <int Q4, class T> DEVICE struct codes_lane lane_find(int row, int o)
     return at;
 }
 
-/* A lane's codes of a group of its warp's outputs, for each step of the cores, and what belongs to
- * them. */
+/* A lane's codes, scales and minima of a group of its warp's outputs, per step of the cores. */
 template <int HALVES> struct codes_of_w {
     uint32_t codes[2][HALVES][4];
     float scale[HALVES][2], min[HALVES][2];
 };
 
-/* Group g of the stage. */
+/* Loads group g of the stage. */
 template <int Q4, class T, int HALVES>
 DEVICE void w_read(const uint8_t *stage, const struct codes_lane *at, int g,
                    struct codes_of_w<HALVES> *w)
@@ -147,7 +146,7 @@ DEVICE void w_read(const uint8_t *stage, const struct codes_lane *at, int g,
     const uint8_t *head = stage + at->w_head + g * T::PANELS * T::HEAD_BYTES;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const int further = i % 2 * 32, quads = i / 2 * (Q4 ? 256 : 512); // 8 rows, 4 quads a turn
+        const int further = i % 2 * 32, quads = i / 2 * (Q4 ? 256 : 512); // 8 rows, 4 quads each
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
             const int code = (at->code ^ further ^ (Q4 ? 0 : h * 64)) + quads;
@@ -157,7 +156,7 @@ DEVICE void w_read(const uint8_t *stage, const struct codes_lane *at, int g,
         }
     }
 #pragma unroll
-    for (int i = 0; i < 2 * HALVES; i++) { // 8 rows a turn
+    for (int i = 0; i < 2 * HALVES; i++) { // 8 rows per turn
         if (Q4) {
             w->scale[i / 2][i % 2] = cvt_f16(*(const uint16_t *)(head + 16 * i));
             w->min[i / 2][i % 2] = cvt_f16(*(const uint16_t *)(head + 2 * PANEL_ROWS + 16 * i));
@@ -167,7 +166,7 @@ DEVICE void w_read(const uint8_t *stage, const struct codes_lane *at, int g,
     }
 }
 
-/* A link of each of the warp's chains: group g of the stage. */
+/* Extends each of the warp's chains by group g of the stage. */
 template <int Q4, class T, int BM, int HALVES, int WM>
 DEVICE void group_multiply(const uint8_t *stage, const struct codes_lane *at, int g,
                            float chain[HALVES][WM / 8][4])
@@ -178,7 +177,7 @@ DEVICE void group_multiply(const uint8_t *stage, const struct codes_lane *at, in
     for (int j = 0; j < WM / 8; j++) {
         uint32_t b[4];
         ldmatrix_x4(b, stage + at->x + (g * BM + j * 8) * OWN_GROUP);
-        // The scales and sums of two rows.
+        // Scales and sums of two rows.
         const float4 two = *(const float4 *)(stage + at->x_head + (g * BM + j * 8) * 8);
 #pragma unroll
         for (int h = 0; h < HALVES; h++) {
@@ -197,7 +196,7 @@ DEVICE void group_multiply(const uint8_t *stage, const struct codes_lane *at, in
     }
 }
 
-/* 16 rows at a time pass through shared memory, so that lanes have outputs side by side. */
+/* 16 rows at a time pass through shared memory, for coalesced writes of outputs. */
 template <int HALVES, int WM>
 DEVICE void chains_finish(const struct product *p, int row, int o, float chain[HALVES][WM / 8][4],
                           float *strip)
@@ -233,7 +232,7 @@ static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROU
         struct int8_task own = t;
         struct codes_source<tile> source;
         if (!expert_enter(&own.p, BM, BN))
-            return; // the block as one
+            return; // the whole block
         const int row0 = tile_row(&own.p, BM), o0 = tile_column(&own.p, BM, BN);
         const struct codes_lane at = lane_find<Q4, tile>(row, o);
         int8_enter(&own);
@@ -248,7 +247,7 @@ static __global__ void __launch_bounds__(codes_tile<Q4, BM, BN, HALVES, WM, GROU
             });
     }
     __syncthreads(); // the stages are free
-    struct product p = t.p; // once more: registers were for the chains
+    struct product p = t.p; // read again: its registers were used by the chains
     (void)expert_enter(&p, BM, BN);
     chains_finish<HALVES, WM>(&p, tile_row(&p, BM) + row, tile_column(&p, BM, BN) + o, chain,
                               (float *)ring + warp_id() * tile::STRIP);

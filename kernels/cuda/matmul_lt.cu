@@ -1,11 +1,11 @@
 /* kernels/cuda/matmul_lt.cu - see matmul_lt.cuh.
  *
- * A library chooses by the size at hand, and may sum in another order for more rows. So that a
- * row's bytes depend on nothing but the row: one algorithm per format, n and k, asked for once and
- * for a number of rows that no job has a say in, without split-K; rows are filled up with zeros to
- * whole LT_ROWS; and before the first launch every number of rows that can come is tried, with rows
- * at two places. What the library leaves is a scratch of f32, which a kernel of ours finishes.
- * As cuBLAS sees it, column by column: y [n, m] = W [k, n]^T . x [k, m]. */
+ * The library chooses an algorithm by size and may sum in another order for more rows. A row's
+ * bytes must depend on the row alone, so: one algorithm per format, n and k, chosen once for
+ * LT_ASKED rows whatever the job, without split-K; rows are zero-padded to a multiple of LT_ROWS;
+ * and before the first launch every possible number of rows is tried, with rows at two places. The
+ * library writes f32 to scratch, and a kernel of ours finishes the outputs.
+ * In cuBLAS's column-major order: y [n, m] = W [k, n]^T . x [k, m]. */
 #include "kernels/cuda/matmul_lt.cuh"
 
 #include <dlfcn.h>
@@ -13,13 +13,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define LT_ROWS      64  // m is a multiple of these
-#define LT_ASKED     256 // rows that the heuristic is asked about
-#define LT_SHIFT     17  // rows from one place of a trial to the other
+#define LT_ROWS      64  // m is padded to a multiple
+#define LT_ASKED     256 // rows that the heuristic is asked for
+#define LT_SHIFT     17  // distance in rows between the two places of a trial
 #define LT_PLACES    2
-#define LT_FOUND     8         // algorithms that the heuristic may offer
+#define LT_FOUND     8         // most algorithms from the heuristic
 #define LT_WORKSPACE (4 << 20) // bytes of the library's own scratch
-#define LT_ALIGN     16        // bytes on which x, y and W stand at least
+#define LT_ALIGN     16        // alignment of x, y and W in bytes
 #define LT_BLOCK     256
 #define TEXT2(x)     #x
 #define TEXT(x)      TEXT2(x)
@@ -39,8 +39,8 @@ static enum err lt_fail(const struct lt *lt, const char *call, cublasStatus_t st
             return lt_fail(lt, #name, status_);                                                    \
     } while (0)
 
-/* Python packages bring the library, with PyTorch for one, in folders where the loader does not
- * look: below /usr, /usr/local, ~/.local, /opt/conda, and the active environment. */
+/* Python packages (PyTorch, for one) install the library in folders that the loader does not
+ * search: below /usr, /usr/local, ~/.local, /opt/conda, and the active environment. */
 static void *library_of_python(const char *name)
 {
     const char *home = getenv("HOME"), *venv = getenv("VIRTUAL_ENV"),
@@ -133,7 +133,7 @@ static int lt_rows(int m)
     return (int)round_up(m, LT_ROWS);
 }
 
-/* Numbers from one row of the library's y to the next. */
+/* Row stride of the library's y, in numbers. */
 static int64_t y_stride(int n)
 {
     return weight_row_numbers(n);
@@ -144,7 +144,7 @@ static int64_t y_bytes(int m, int n)
     return lt_rows(m) * y_stride(n) * (int64_t)sizeof(float);
 }
 
-/* Workspace, x, y. */
+/* Workspace, x and y. */
 int64_t lt_scratch_bytes(int m, int n, int k)
 {
     return LT_WORKSPACE + matmul_round_bytes(lt_rows(m), k) + y_bytes(m, n);
@@ -195,7 +195,7 @@ static enum err preference_set(const struct lt *lt, cublasLtMatmulPreference_t p
     return OK;
 }
 
-/* 1: it does not split k, whatever was asked for. */
+/* 1: the algorithm does not split k, whatever was requested. */
 static int is_whole(const struct lt *lt, const cublasLtMatmulAlgo_t *algo)
 {
     int32_t parts = 0;
@@ -250,7 +250,7 @@ static cublasStatus_t rows_set(const struct lt *lt, const struct lt_shape *s, in
                                                             &columns, sizeof columns);
 }
 
-/* The algorithm takes every number of rows that can come. */
+/* Checks that the algorithm supports every possible number of rows. */
 static enum err rows_check(const struct lt *lt, const struct lt_shape *s, int m)
 {
     for (int rows = LT_ROWS; rows <= lt_rows(m); rows += LT_ROWS) {
@@ -293,7 +293,7 @@ enum err lt_choose(struct lt *lt, const struct weight *w, int m)
 
 /* ---- multiplying ---- */
 
-/* rows: whole LT_ROWS; x [rows][row of k], y [rows][y_stride(n)]. */
+/* rows: a multiple of LT_ROWS; x [rows][row of k], y [rows][y_stride(n)]. */
 static const char *multiply(struct lt *lt, cudaStream_t stream, const struct lt_shape *s, int rows,
                             const void *w, const void *x, float *y, void *workspace)
 {
@@ -311,7 +311,7 @@ struct finish_task {
     struct product p;
     const float *sums; // [m][stride]
     int64_t stride;
-    int n_blocks; // of a row
+    int n_blocks; // per row
 };
 
 static __global__ void __launch_bounds__(LT_BLOCK) lt_finish(struct finish_task t)
@@ -322,7 +322,7 @@ static __global__ void __launch_bounds__(LT_BLOCK) lt_finish(struct finish_task 
         product_finish(&t.p, row, o, t.sums[row * t.stride + o]);
 }
 
-/* Blocks of a grid, and how many of them a row of n threads takes. */
+/* Blocks of a grid; *n_blocks: blocks per row of n threads. */
 static int grid_of(int64_t rows, int64_t n, int *n_blocks)
 {
     *n_blocks = (int)ceil_div(n, LT_BLOCK);
@@ -371,12 +371,12 @@ const char *lt_matmul(struct lt *lt, cudaStream_t stream, const struct matmul_ar
     return failed;
 }
 
-/* ---- trials: every number of rows, at two places, against the most rows at the first ---- */
+/* ---- trials: every number of rows, at two places, compared with the most rows at place 0 ---- */
 
 struct noise_task {
     uint32_t *out; // [rows][n_words], pairs
     uint64_t seed;
-    int k, f16, n_words, n_blocks; // of a row
+    int k, f16, n_words, n_blocks; // per row
 };
 
 DEVICE float noise_at(const struct noise_task *t, int64_t row, int k)
@@ -385,7 +385,7 @@ DEVICE float noise_at(const struct noise_task *t, int64_t row, int k)
     return k < t->k ? (float)((int)(bits >> 40) - (1 << 23)) / (1 << 23) : 0;
 }
 
-/* Numbers between -1 and 1, zeros behind k. */
+/* Random numbers between -1 and 1; zeros beyond k. */
 static __global__ void __launch_bounds__(LT_BLOCK) lt_noise(struct noise_task t)
 {
     const int64_t row = (int)blockIdx.x / t.n_blocks;
@@ -412,8 +412,8 @@ static void noise_make(cudaStream_t stream, const struct weight *w, int64_t rows
 struct compare_task {
     const float *want, *got; // [rows][stride]
     int64_t stride;
-    unsigned *count; // of numbers that differ
-    int n, n_blocks; // of a row
+    unsigned *count; // of differing numbers
+    int n, n_blocks; // per row
 };
 
 static __global__ void __launch_bounds__(LT_BLOCK) lt_compare(struct compare_task t)
@@ -425,7 +425,7 @@ static __global__ void __launch_bounds__(LT_BLOCK) lt_compare(struct compare_tas
         atomicAdd(t.count, 1u);
 }
 
-/* Pieces of the room, one behind the other. */
+/* Parts of the trial's memory, contiguous. */
 struct room {
     uint8_t *workspace, *x, *w;
     float *want, *got;
@@ -436,7 +436,7 @@ static int64_t room_make(const struct weight *w, int m, uint8_t *base, struct ro
 {
     const int64_t sizes[] = {LT_WORKSPACE,
                              matmul_round_bytes(lt_rows(m) + LT_SHIFT, w->k),
-                             matmul_round_bytes(w->n, w->k), // W stands as x does
+                             matmul_round_bytes(w->n, w->k), // W has x's layout
                              y_bytes(m, w->n),
                              y_bytes(m, w->n),
                              LT_TRIALS * (int64_t)sizeof(unsigned)};
@@ -463,7 +463,7 @@ static int trial_of(int rows, int place)
     return (rows / LT_ROWS - 1) * LT_PLACES + place;
 }
 
-/* Rows from `first` on, of which all but the last are also among the first. */
+/* Multiplies `rows` rows from place * LT_SHIFT on; compares those also in the reference. */
 static const char *trial_queue(struct lt *lt, cudaStream_t stream, const struct weight *w, int m,
                                const struct room *r, int rows, int place)
 {

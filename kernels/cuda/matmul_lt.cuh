@@ -1,7 +1,7 @@
-/* kernels/cuda/matmul_lt.cuh - matmuls by cuBLASLt, over rows of bf16 or f16.
+/* kernels/cuda/matmul_lt.cuh - matmuls with cuBLASLt, over rows of bf16 or f16.
  *
- * Owns: the library, found when it is asked for, and the algorithm of each format, n and k.
- * Refuses: the device's loss, and waiting (device.cu). */
+ * Owns: the library, opened on request, and the algorithm per format, n and k. Refuses: detecting a
+ * lost device, and waiting (device.cu). */
 #ifndef KERNELS_CUDA_MATMUL_LT_CUH
 #define KERNELS_CUDA_MATMUL_LT_CUH
 
@@ -11,10 +11,10 @@
 #include <cuda_runtime.h>
 #include <pthread.h>
 
-#define LT_SHAPES 64 // formats, n and k of one model, at most
-#define LT_TRIALS 64 // of one of them, at most
+#define LT_SHAPES 64 // most combinations of format, n and k in a model
+#define LT_TRIALS 64 // most trials per combination
 
-/* The calls that are made of it. */
+/* The library's functions that sluice calls. */
 #define LT_CALLS(X)                                                                                \
     X(cublasLtCreate)                                                                              \
     X(cublasLtDestroy)                                                                             \
@@ -40,17 +40,17 @@ struct lt_calls {
 #undef LT_CALL
 };
 
-/* How rows are multiplied by weights [n, k]. */
+/* The algorithm for weights [n, k]. */
 struct lt_shape {
     int dtype, n, k;
-    int m; // rows up to which it was seen to hold
+    int m; // rows up to which the trials passed
     cublasLtMatmulAlgo_t algo;
-    cublasLtMatrixLayout_t w, x, y; // owned; x and y: as many rows as the call at hand has
+    cublasLtMatrixLayout_t w, x, y; // owned; x and y have the rows of the current call
 };
 
-/* One device's; zeros: not open. */
+/* State of one device; zeros: not open. */
 struct lt {
-    pthread_mutex_t lock; // of the layouts of x and y, for as long as a call reads them
+    pthread_mutex_t lock; // of the layouts of x and y while a call reads them
     void *library;        // owned
     struct lt_calls calls;
     cublasLtHandle_t handle;     // owned; NULL: not open
@@ -59,13 +59,13 @@ struct lt {
     int n_shapes;
 };
 
-/* On the current device, as are all calls below. ERR_DEVICE: it is not open. */
+/* Opens the library on the current device, which all calls below need too. ERR_DEVICE. */
 enum err lt_open(struct lt *lt);
-void lt_close(struct lt *lt); // accepts one that is not open
+void lt_close(struct lt *lt); // accepts a closed one
 
-/* The prepare of struct device_library: nothing is left to do when it is ready; else the algorithm
- * is chosen, trials are queued, and once they have run their counts say what holds. room: of
- * lt_room_bytes(); counts: pinned, [LT_TRIALS]. ERR_DEVICE. */
+/* The prepare of struct device_library. lt_is_ready(): nothing to do. Else lt_choose() chooses the
+ * algorithm, lt_try() queues the trials, and once they have run lt_tried() reads their counts.
+ * room: lt_room_bytes() of device memory; counts: pinned, [LT_TRIALS]. ERR_DEVICE. */
 int lt_is_ready(const struct lt *lt, const struct weight *w, int m);
 int64_t lt_room_bytes(const struct weight *w, int m);
 enum err lt_choose(struct lt *lt, const struct weight *w, int m);
@@ -73,7 +73,7 @@ enum err lt_try(struct lt *lt, cudaStream_t stream, const struct weight *w, int 
                 unsigned *counts);
 enum err lt_tried(struct lt *lt, const struct weight *w, int m, const unsigned *counts);
 
-/* The op; NULL: queued, else what cublasLtMatmul says. */
+/* Queues the op. Returns NULL, or cublasLtMatmul's error text. */
 const char *lt_matmul(struct lt *lt, cudaStream_t stream, const struct matmul_args *args);
 
 #endif

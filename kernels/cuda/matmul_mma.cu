@@ -1,32 +1,32 @@
-/* kernels/cuda/matmul_mma.cu - matmul on tensor cores, over rows of bf16 (of f16 where tensor cores
- * know no bf16: sm_75).
+/* kernels/cuda/matmul_mma.cu - matmul on tensor cores, over rows of bf16 (f16 on sm_75, whose
+ * tensor cores lack bf16).
  *
- * Owns: the rounding of x, tiles, the order of sums. Refuses: panels (decode.cu makes rows of
+ * Owns: the rounding of x, tiles, the order of sums. Refuses: panels (decode.cu makes rows from
  * them).
- * An output is one chain of mma steps from 0: 16 numbers along k a step (f16: 8), ascending,
- * weight_row_numbers(k) in all, the last ones zeros. A tensor core's output sees its own row,
- * column and sum only; k is never split, tiles only say who computes what: so neither m nor
- * neighbours nor the grid can show in the result.
- * Roofs. Few rows (decode): W once from HBM, 2 bytes a weight. A block keeps 28 KiB of W in flight
- * (16 rows: 7 chunks of 32 outputs), 24 KiB (64 rows: 6 chunks) or 32 KiB (128 rows: 4 chunks of 64
- * outputs); an H100 needs about 18 KiB an SM. n = 4,096 gives 128 blocks, an H100 has 132 SMs.
- * Many rows: the cores; 128 x 128 has 64 FLOPs per byte of shared memory, and x is read
- * ceil(n / 128) times, W ceil(m / 128) times, mostly from L2; 48 KiB of shared memory, so that two
- * blocks fit an SM of any card from sm_80 on. sm_75 has no copies that run by themselves: two
- * stages, and registers between. */
+ * An output is one chain of mma steps from 0: 16 numbers along k per step (f16: 8), ascending,
+ * weight_row_numbers(k) in all, padded with zeros. An output of a tensor core depends on its own
+ * row, column and sum only, and k is never split: so neither m nor neighbours nor the grid change a
+ * result.
+ * Bounds. Few rows (decode): W once from HBM, 2 bytes per weight. A block keeps 28 KiB of W in
+ * flight (16 rows: 7 chunks of 32 outputs), 24 KiB (64 rows: 6 chunks) or 32 KiB (128 rows: 4
+ * chunks of 64 outputs); an H100 needs about 18 KiB per SM. n = 4,096 gives 128 blocks; an H100 has
+ * 132 SMs. Many rows: the cores; 128 x 128 has 64 FLOPs per byte of shared memory; x is read ceil(n
+ * / 128) times and W ceil(m / 128) times, mostly from L2; 48 KiB of shared memory let two blocks
+ * fit an SM of any GPU from sm_80 on. sm_75 lacks asynchronous copies: two stages, with registers
+ * between. */
 #include "kernels/cuda/mma_tile.cuh"
 
-#define MMA_ROWS_FEW  16  // up to here a tile of 16 rows
-#define MMA_ROWS_SOME 64  // up to here one of 64 rows and 32 outputs
-#define MMA_ROWS_MID  128 // up to here one of 64 rows and 64 outputs
+#define MMA_ROWS_FEW  16  // up to here, tiles of 16 rows
+#define MMA_ROWS_SOME 64  // up to here, tiles of 64 rows and 32 outputs
+#define MMA_ROWS_MID  128 // up to here, tiles of 64 rows and 64 outputs
 #define ROUND_BLOCK   256
 
-/* ---- x in the format of W, zeros after its k-th number and its m-th row ---- */
+/* ---- x in the format of W, zero-padded beyond k and m ---- */
 
 struct round_task {
     struct product p;
     uint32_t *out;         // [rows][n_words], pairs
-    int n_words, n_blocks; // of a row
+    int n_words, n_blocks; // per row
 };
 
 static __global__ void __launch_bounds__(ROUND_BLOCK) round_x(struct round_task t)
@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(ROUND_BLOCK) round_x(struct round_task 
     const int word = (int)blockIdx.x % t.n_blocks * ROUND_BLOCK + (int)threadIdx.x, k = 2 * word;
     if (word >= t.n_words)
         return;
-    const int n = row < t.p.m ? t.p.k : 0; // numbers that are there
+    const int n = row < t.p.m ? t.p.k : 0; // numbers of the row
     const float *x = t.p.x + (n > 0 ? x_row(&t.p, row) * t.p.x_stride : 0);
     const float first = k < n ? x[k] : 0, second = k + 1 < n ? x[k + 1] : 0;
     t.out[row * t.n_words + word] =
@@ -62,20 +62,20 @@ void matmul_round(cudaStream_t stream, const struct product *p, int rows, void *
 
 template <int BM, int BN, int BK, int WM, int WN> struct mma_tile {
     static constexpr int THREADS = BM / WM * (BN / WN) * WARP;
-    static constexpr int PIECES = BK / 8;        // of 16 bytes, of a row of a stage
+    static constexpr int PIECES = BK / 8;        // 16-byte pieces per row of a stage
     static constexpr int STAGE = (BM + BN) * BK; // numbers
     static constexpr int STEP = THREADS / PIECES; // rows between two pieces of a thread
-    static constexpr int N = (BM + BN) / STEP;    // pieces of a thread
+    static constexpr int N = (BM + BN) / STEP;    // pieces per thread
     static_assert(BM % STEP == 0 && BN % STEP == 0 && STEP % 8 == 0, "the places of a thread's "
                                                                      "pieces differ by constants");
 };
 
-/* What a thread copies of every stage: N pieces, of rows STEP apart, those of x first. A row that
- * is not there has the address of a row that is, and is zeros. */
+/* Sources of a thread's copies for every stage: N pieces, of rows STEP apart, those of x first. A
+ * row beyond the end has a valid row's address and is copied as zeros. */
 template <int N> struct pieces {
     const uint16_t *from[N];
-    unsigned there; // a bit of each
-    int to;         // of the first, in a stage
+    unsigned there; // a bit per piece
+    int to;         // position of the first piece in a stage
 };
 
 template <class Tile, int BM, int BK>
@@ -96,7 +96,7 @@ DEVICE void pieces_find(const struct mma_task *t, const struct product *p, int r
     }
 }
 
-/* Numbers k0.. of the pieces on their way. */
+/* Starts the copies of the pieces at k0. */
 template <class Tile, int BK>
 DEVICE void pieces_fetch(const struct pieces<Tile::N> *s, int k0, uint16_t *stage)
 {
@@ -106,7 +106,7 @@ DEVICE void pieces_fetch(const struct pieces<Tile::N> *s, int k0, uint16_t *stag
                          s->there >> i & 1 ? 16 : 0);
 }
 
-/* The same in two halves, where copies do not run by themselves: registers hold the pieces. */
+/* The same in two halves for GPUs without asynchronous copies: registers hold the pieces. */
 template <class Tile>
 DEVICE void pieces_read(const struct pieces<Tile::N> *s, int k0, uint4 held[Tile::N])
 {
@@ -124,7 +124,7 @@ DEVICE void pieces_put(const struct pieces<Tile::N> *s, const uint4 held[Tile::N
 
 /* ---- a block: its tile, its chunks ---- */
 
-/* sm_80 and above: STAGES - 1 chunks are on their way while one is multiplied. */
+/* sm_80 and above: STAGES - 1 chunks are in flight while one is multiplied. */
 template <class Tile, int BM, int BK, int WM, int WN, int STAGES, int KIND>
 DEVICE void chunks_async(const struct pieces<Tile::N> *s, int n_chunks, int row, int o,
                          uint16_t *stages, float d[WM / 16][WN / 8][4])
@@ -138,7 +138,7 @@ DEVICE void chunks_async(const struct pieces<Tile::N> *s, int n_chunks, int row,
     }
     for (int c = 0; c < n_chunks; c++) {
         cp_async_wait<AHEAD - 1>();
-        __syncthreads(); // chunk c is here, and nobody reads the stage of c - 1 any more
+        __syncthreads(); // chunk c has arrived; the stage of c - 1 is free
         if (c + AHEAD < n_chunks)
             pieces_fetch<Tile, BK>(s, (c + AHEAD) * BK, stages + to);
         cp_async_commit();
@@ -149,7 +149,7 @@ DEVICE void chunks_async(const struct pieces<Tile::N> *s, int n_chunks, int row,
     cp_async_wait<0>();
 }
 
-/* sm_75: the next chunk is read into registers while one is multiplied; two stages take turns. */
+/* sm_75: reads the next chunk into registers while one is multiplied; two stages alternate. */
 template <class Tile, int BM, int BK, int WM, int WN, int KIND>
 DEVICE void chunks_held(const struct pieces<Tile::N> *s, int n_chunks, int row, int o,
                         uint16_t *stages, float d[WM / 16][WN / 8][4])
@@ -157,9 +157,9 @@ DEVICE void chunks_held(const struct pieces<Tile::N> *s, int n_chunks, int row, 
     uint4 held[Tile::N];
     pieces_read<Tile>(s, 0, held);
     for (int c = 0; c < n_chunks; c++) {
-        uint16_t *stage = stages + c % 2 * Tile::STAGE; // c - 2 has been read: see the barrier
+        uint16_t *stage = stages + c % 2 * Tile::STAGE; // c - 2 was read before the barrier
         pieces_put<Tile, BK>(s, held, stage);
-        __syncthreads(); // chunk c is here for all warps
+        __syncthreads(); // chunk c is visible to all warps
         if (c + 1 < n_chunks)
             pieces_read<Tile>(s, (c + 1) * BK, held);
         stage_multiply<BK, WM, WN, KIND>(stage, row, BM + o, d);
@@ -176,7 +176,7 @@ static __global__ void __launch_bounds__(mma_tile<BM, BN, BK, WM, WN>::THREADS)
     struct pieces<tile::N> pieces;
     uint16_t *stages = take<uint16_t>(&taken, (ARCH < 80 ? 2 : STAGES) * tile::STAGE);
     if (!product_enter<BM, BN>(&t, &p))
-        return; // the block as one
+        return; // the whole block
     const int row0 = tile_row(&p, BM), o0 = tile_column(&p, BM, BN);
     const int row = warp_id() / (BN / WN) * WM, o = warp_id() % (BN / WN) * WN;
     float d[WM / 16][WN / 8][4] = {};

@@ -1,35 +1,35 @@
-/* kernels/cuda/matmul_panel.cu - matmul on tensor cores over weights as a pack stores them: panels
- * of any format but q8 and q4 (matmul_q.cu), decoded on the way to the cores.
+/* kernels/cuda/matmul_panel.cu - matmul on tensor cores over panels of any format but q8 and q4
+ * (matmul_q.cu), decoded on the way to the cores.
  *
- * Owns: how a stage of W is filled. Refuses: formats (panel.cuh), the order of sums (mma_tile.cuh).
- * A number of W is what decode.cu's rows would hold (bf16; f16 on sm_75) and the steps are those of
- * matmul_mma.cu, so the bytes of an output are those of decode, then matmul.
+ * Owns: filling a stage of W. Refuses: formats (panel.cuh), the order of sums (mma_tile.cuh).
+ * A number of W is the one that decode.cu would write (bf16; f16 on sm_75) and the steps are those
+ * of matmul_mma.cu, so the bytes of an output are those of decode, then matmul.
  * A turn covers BK numbers along k. While the cores multiply turn c, warps decode turn c + 1 into
- * the other of two stages of W; x and the stored bytes of the turns up to c + AHEAD are on their
- * way into shared memory. Stored bytes come in pieces: a piece has `numbers` along k of each row of
- * a panel, which are 64 or a block of the format where that is longer. Formats that have no such
- * pieces (plain numbers, bf12, nf4_s8, tq1_0) are decoded from where they lie.
- * Roofs. Few rows: HBM; x is read by each block, so blocks have 64 columns. Many: the cores; a tile
- * of 128 rows decodes W again. Decoding W to rows once would move 4.6 byte a weight: as long as
- * multiplying 256 rows on an H100, so it would pay from about 900 rows of one call on, which is
- * more than tiles of tokens have. */
+ * the other of two stages of W; x and the stored bytes of the turns up to c + AHEAD are being
+ * copied to shared memory. Stored bytes are copied in pieces: 64 numbers along k of each row of a
+ * panel, or a block of the format if that is longer. Formats without such pieces (plain numbers,
+ * bf12, nf4_s8, tq1_0) are decoded from global memory.
+ * Bounds. Few rows: HBM; each block reads x, so blocks have 64 columns. Many: the cores; each tile
+ * of 128 rows decodes W again. Decoding W to rows once would move 4.6 bytes per weight, the time of
+ * multiplying 256 rows on an H100: it would pay from about 900 rows per call on, more than tiles of
+ * tokens have. */
 #include "kernels/cuda/mma_tile.cuh"
 #include "kernels/cuda/panel.cuh"
 
-#define PANEL_ROWS_FEW 16  // up to here a tile of 16 rows
-#define PANEL_ROWS_MID 128 // up to here one of 64
+#define PANEL_ROWS_FEW 16  // up to here, tiles of 16 rows
+#define PANEL_ROWS_MID 128 // up to here, tiles of 64 rows
 #define PANEL_WARPS    8
 #define PANEL_THREADS  (PANEL_WARPS * WARP)
 
 struct panel_task {
     struct product p;
     const uint16_t *x;             // [m][row]
-    int64_t row;                   // numbers of a row: whole turns
-    int piece_shift;               // a piece has 2^shift numbers along k
-    int piece_bytes, piece_stages; // of one panel; 0: there are no pieces
+    int64_t row;                   // numbers per row, a multiple of BK
+    int piece_shift;               // log2 of a piece's numbers along k
+    int piece_bytes, piece_stages; // per panel; 0: no pieces
 };
 
-/* The block's own: what it multiplies, and shared memory. */
+/* A block's tile, and its shared memory. */
 struct panel_tile {
     int row0, o0;
     uint16_t *stages; // x [AHEAD + 1][BM][BK], W [2][BN][BK]
@@ -49,7 +49,7 @@ static inline __host__ __device__ constexpr int panel_piece_stages(int shift)
     return (((AHEAD - 1) * BK + (1 << shift) - 1) >> shift) + 1;
 }
 
-/* x of turn c on its way; zeros for rows that are not there. */
+/* Starts the copy of x for turn c; rows beyond the end become zeros. */
 template <int BM, int BK, int AHEAD>
 DEVICE void x_fetch(const struct panel_task *t, const struct panel_tile *tile, int c)
 {
@@ -65,8 +65,8 @@ DEVICE void x_fetch(const struct panel_task *t, const struct panel_tile *tile, i
     }
 }
 
-/* The stored bytes of piece `at` of each panel; what lies behind the last panel, or behind the end
- * of one, becomes zeros. */
+/* Starts the copy of piece `at` of each panel; bytes beyond the last panel or beyond a panel's end
+ * become zeros. */
 template <int BN>
 DEVICE void piece_fetch(const struct panel_task *t, const struct panel_tile *tile, int at)
 {
@@ -108,7 +108,7 @@ template <int KIND> DEVICE uint32_t pair_for_cores(int dtype, uint32_t first, ui
     return cvt_bf16_pair(__uint_as_float(first), __uint_as_float(second));
 }
 
-/* W of turn c into its stage, a slice of a panel a warp. */
+/* Decodes W of turn c into its stage, one slice of a panel per warp. */
 template <int BM, int BN, int BK, int AHEAD, int KIND>
 DEVICE void turn_decode(const struct panel_task *t, const struct panel_tile *tile, int c)
 {
@@ -119,7 +119,7 @@ DEVICE void turn_decode(const struct panel_task *t, const struct panel_tile *til
     for (int i = warp_id(); i < SLICES; i += PANEL_WARPS) {
         const int panel = i % PANELS, slice = i / PANELS, row = panel * PANEL_ROWS + lane_id();
         const int k = c * BK + slice * SLICE, at = k >> t->piece_shift;
-        const int first = t->piece_bytes > 0 ? at << t->piece_shift : 0; // number of what is read
+        const int first = t->piece_bytes > 0 ? at << t->piece_shift : 0; // first number at `from`
         const uint8_t *from =
             t->piece_bytes > 0
                 ? tile->pieces + (at % t->piece_stages * PANELS + panel) * t->piece_bytes
@@ -145,15 +145,15 @@ DEVICE void tile_multiply(const struct panel_task *t, const struct panel_tile *t
     for (int c = 0; c < AHEAD; c++)
         turn_fetch<BM, BN, BK, AHEAD>(t, tile, c);
     cp_async_wait<AHEAD - 1>();
-    __syncthreads(); // turn 0 is here
+    __syncthreads(); // turn 0 has arrived
     turn_decode<BM, BN, BK, AHEAD, KIND>(t, tile, 0);
     for (int c = 0; c < n_turns; c++) {
         cp_async_wait<AHEAD - 2>();
-        __syncthreads(); // turn c is decoded, c + 1 is here, and nobody reads stages of c - 1
+        __syncthreads(); // turn c is decoded, c + 1 has arrived, the stages of c - 1 are free
         turn_fetch<BM, BN, BK, AHEAD>(t, tile, c + AHEAD);
         if (c + 1 < n_turns)
             turn_decode<BM, BN, BK, AHEAD, KIND>(t, tile, c + 1);
-        const int x = c % (AHEAD + 1); // rows of W are counted from there
+        const int x = c % (AHEAD + 1); // W's rows count from there
         if (multiplies)
             stage_multiply<BK, WM, WN, KIND>(tile->stages + x * BM * BK, row,
                                              (AHEAD + 1 - x) * BM + c % 2 * BN + o, d);
@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(PANEL_THREADS) matmul_panel_tile(struct
     tile.stages = take<uint16_t>(&taken, panel_stage_numbers<BM, BN, BK, AHEAD>());
     tile.pieces = take<uint8_t>(&taken, t.piece_stages * (BN / PANEL_ROWS) * t.piece_bytes);
     if (!expert_enter(&t.p, BM, BN))
-        return; // the block as one
+        return; // the whole block
     t.x += t.p.pair * t.row;
     tile.row0 = tile_row(&t.p, BM);
     tile.o0 = tile_column(&t.p, BM, BN);
@@ -183,7 +183,7 @@ static __global__ void __launch_bounds__(PANEL_THREADS) matmul_panel_tile(struct
         tile_multiply<BM, BN, BK, WM, WN, AHEAD, DTYPE_F16>(&t, &tile);
 }
 
-/* Numbers along k of a piece, as a shift; 0: there are no pieces. */
+/* log2 of a piece's numbers along k; 0: the format has no pieces. */
 static int piece_shift_of(int dtype)
 {
     switch (dtype) {
@@ -207,8 +207,8 @@ static void panel_launch(cudaStream_t stream, struct panel_task t)
     LAUNCH((matmul_panel_tile<BM, BN, BK, WM, WN, AHEAD>), grid, PANEL_THREADS, shared, stream, t);
 }
 
-/* Shared memory of any of these is below 64 KiB, which sm_75 has: longer pieces (6,720 bytes in
- * q6_k) leave room for fewer turns ahead. */
+/* All variants use less than 64 KiB of shared memory, the limit of sm_75: longer pieces (6,720
+ * bytes in q6_k) leave room for fewer turns ahead. */
 static void panel_choose(cudaStream_t stream, const struct panel_task *t)
 {
     const int rows = product_rows_likely(&t->p);

@@ -1,52 +1,52 @@
-/* kernels/cuda/matmul_q.cu - matmul on tensor cores over panels of q8 and q4: codes become the
+/* kernels/cuda/matmul_q.cu - matmul on tensor cores over panels of q8 and q4: decodes codes to the
  * cores' operand in registers.
  *
- * Owns: that. Refuses: other formats (matmul_panel.cu), the order of sums (mma_tile.cuh).
- * A number of W is what decode.cu's rows would hold (bf16; f16 on sm_75), and the steps of the
+ * Refuses: other formats (matmul_panel.cu), the order of sums (mma_tile.cuh).
+ * A number of W is the one that decode.cu would write (bf16; f16 on sm_75), and the steps of the
  * cores are those of matmul_mma.cu, so the bytes of an output are those of decode, then matmul. The
- * right operand of a step of the cores is 16 numbers along k of 8 outputs; a lane has numbers 2c,
- * 2c + 1, 2c + 8 and 2c + 9 of one output, c = lane % 4. Which output of W a column is does not
- * matter, so a column of one operand is row r of a panel and the same column of the next is row
- * r + 16: in q4 a byte has a code of both.
- * Roofs. Up to 16 rows: HBM, 0.56 byte a weight in q4. A number takes about 5 instructions of a
+ * right operand of a step is 16 numbers along k of 8 outputs; a lane has numbers 2c, 2c + 1, 2c + 8
+ * and 2c + 9 of one output, c = lane % 4. Columns may be assigned to outputs freely, so a column of
+ * one operand is row r of a panel and the same column of the next is row r + 16: in q4 a byte has a
+ * code of both.
+ * Bounds. Up to 16 rows: HBM, 0.56 bytes per weight in q4. A number takes about 5 instructions of a
  * lane: an H100 issues those of 70e9 numbers in 12 ms, and reads them in 13 ms. A block keeps 18
  * KiB of W in flight in q4; a warp has 16 outputs, because the chain over k cannot be split. More
- * rows: the issue of instructions, and shared memory, from which a warp reads x once for its 16 or
- * 32 outputs. */
+ * rows: instruction issue, and shared memory, from which a warp reads x once for its 16 or 32
+ * outputs. */
 #include "kernels/cuda/mma_tile.cuh"
 #include "kernels/cuda/panel.cuh"
 
-#define Q_ROWS_FEW  16  // up to here a tile of 16 rows
-#define Q_ROWS_SOME 64  // up to here one of 64
-#define Q_ROWS_MID  128 // up to here one of 128 rows and 64 outputs
+#define Q_ROWS_FEW  16  // up to here, tiles of 16 rows
+#define Q_ROWS_SOME 64  // up to here, tiles of 64 rows
+#define Q_ROWS_MID  128 // up to here, tiles of 128 rows and 64 outputs
 
-/* A block: BM rows of x, BN outputs, GROUPS groups of 64 numbers a stage. A warp: WM rows, WN
+/* A block: BM rows of x, BN outputs, GROUPS groups of 64 numbers per stage. A warp: WM rows, WN
  * outputs. */
 template <int Q4, int BM, int BN, int WM, int WN, int GROUPS> struct q_tile {
-    static constexpr int PANELS = BN / PANEL_ROWS, ACROSS = BN / WN; // of a block: warps across
+    static constexpr int PANELS = BN / PANEL_ROWS, ACROSS = BN / WN; // per block; warps across
     static constexpr int THREADS = BM / WM * ACROSS * WARP;
-    static constexpr int HEAD_BYTES = Q4 ? Q4_HEAD_BYTES : Q8_HEAD_BYTES; // of a group of a panel
+    static constexpr int HEAD_BYTES = Q4 ? Q4_HEAD_BYTES : Q8_HEAD_BYTES; // per group of a panel
     static constexpr int GROUP_BYTES = Q4 ? Q4_GROUP_BYTES : Q8_GROUP_BYTES;
     static constexpr int QUAD_BYTES = (GROUP_BYTES - HEAD_BYTES) / OWN_QUADS; // codes of 4 numbers
-    // A stage: of each panel its groups as they are stored; x [GROUPS][BM][64].
+    // A stage: the stored groups of each panel; x [GROUPS][BM][64].
     static constexpr int RUN = GROUPS * GROUP_BYTES, X_AT = PANELS * RUN;
     static constexpr int STAGE = X_AT + GROUPS * BM * OWN_GROUP * 2;
-    // Pieces of 16 bytes: of W in a stage, and of a thread.
+    // 16-byte pieces of W: per stage, per thread.
     static constexpr int W_PIECES = X_AT / 16, N_W = (W_PIECES + THREADS - 1) / THREADS;
     static constexpr int N_X = GROUPS * BM * (OWN_GROUP / 8) / THREADS;
     static constexpr int N = WN / 8; // operands of W
     static_assert(THREADS * 16 % 2048 == 0, "a thread's pieces of W lie in rows of one parity");
 };
 
-/* Where byte `at` of a stage's W stands. Rows of 128 bytes of q8 take turns, so that the two quads
- * that a warp reads at a time lie in different banks; those of q4 do anyway. */
+/* Position of byte `at` of a stage's W. Rows of 128 bytes of q8 are permuted, so that the two quads
+ * that a warp reads at a time are in different banks; those of q4 are anyway. */
 template <int Q4> DEVICE int code_place(int at)
 {
     return Q4 ? at : at ^ at / 128 % 2 * 32;
 }
 
-/* What a thread copies of every stage. Rows and panels that are not there are the block's first
- * ones: their outputs are not stored. */
+/* Sources of a thread's copies for every stage. Rows and panels beyond the end are replaced by the
+ * block's first: their outputs are not stored. */
 template <class T> struct q_source {
     const uint8_t *w[T::N_W];
     const uint16_t *x[T::N_X];
@@ -70,7 +70,7 @@ DEVICE void source_find(const struct mma_task *t, const struct product *p, int r
     }
 }
 
-/* The next stage on its way. Of its groups `left`, one at least, are there. */
+/* Starts the copies of the next stage, of whose groups `left` (at least one) exist. */
 template <int Q4, class T, int BM, int GROUPS>
 DEVICE void stage_fetch(struct q_source<T> *s, int left, uint8_t *stage)
 {
@@ -92,17 +92,17 @@ DEVICE void stage_fetch(struct q_source<T> *s, int left, uint8_t *stage)
     }
 }
 
-/* Two codes along k of a lane's output in `operand`, in the low 16 bits. The output is row
- * first + operand / 2 * 8 + operand % 2 * 16 + lane / 4 of the panel. */
+/* Two codes along k of a lane's output in `operand`, in the low 16 bits. The output is row first +
+ * operand / 2 * 8 + operand % 2 * 16 + lane / 4 of the panel. */
 template <int Q4, class T> DEVICE uint32_t codes_read(const uint8_t *codes, int at, int operand)
 {
     const int place = Q4 ? at + operand / 2 * 32 : (at ^ operand / 2 * 32) + operand % 2 * 64;
     return *(const uint16_t *)(codes + place);
 }
 
-/* Floats whose last bit is worth 2^place: with a code's bits at `place` of them they become
- * themselves plus the code. `zero` is one that the compiler does not know: a logical operation has
- * room for one constant, and that is the mask. */
+/* Floats whose last bit is worth 2^place: with a code's bits or-ed in at bit `place`, the float
+ * grows by the code. `zero` is 0, but unknown to the compiler: a logical operation has room for one
+ * constant, the mask. */
 #define N_PLACES 4 // 0, 4, 8, 12
 DEVICE void ones_make(uint32_t zero, uint32_t ones[N_PLACES])
 {
@@ -111,7 +111,7 @@ DEVICE void ones_make(uint32_t zero, uint32_t ones[N_PLACES])
         ones[i] = ((uint32_t)(150 - 4 * i) << 23) + zero;
 }
 
-/* The pair of numbers for the cores. */
+/* A pair of numbers for the cores. */
 template <int Q4, int KIND>
 DEVICE uint32_t pair_decode(uint32_t codes, int operand, float scale, float min,
                             const uint32_t ones[N_PLACES])
@@ -129,13 +129,13 @@ DEVICE uint32_t pair_decode(uint32_t codes, int operand, float scale, float min,
                              : cvt_bf16_pair(number[0], number[1]);
 }
 
-/* Where a lane's numbers stand in a stage. */
+/* Positions of a lane's numbers in a stage. */
 struct q_lane {
     int code, head, x;
     uint32_t ones[N_PLACES];
 };
 
-/* `first` is the warp's first row of the panel that begins at byte `panel`. */
+/* `first`: the warp's first row of the panel that begins at byte `panel`. */
 template <int Q4, class T>
 DEVICE struct q_lane lane_find(const struct mma_task *t, int panel, int first, int row)
 {
@@ -149,7 +149,7 @@ DEVICE struct q_lane lane_find(const struct mma_task *t, int panel, int first, i
     return at;
 }
 
-/* Scale and minimum of a lane's output in each operand; `head`: those of the group. */
+/* Scale and minimum of a lane's output in each operand; `head`: position of the group's. */
 template <int Q4, int N>
 DEVICE void scales_read(const uint8_t *stage, int head, float scale[N], float min[N])
 {
@@ -166,13 +166,12 @@ DEVICE void scales_read(const uint8_t *stage, int head, float scale[N], float mi
     }
 }
 
-/* Group g of the stage. Behind the last number of a row W is not zeros but finite, and x is zeros.
- */
+/* Multiplies group g of the stage. Beyond a row's end W is finite but not zero, and x is zero. */
 template <int Q4, class T, int BM, int WM, int KIND>
 DEVICE void group_multiply(const uint8_t *stage, const struct q_lane *at, int g,
                            float d[T::N][WM / 16][1][4])
 {
-    const int turned = Q4 ? 0 : g % 2 * 32; // a group of q8 has 17 rows of 128
+    const int turned = Q4 ? 0 : g % 2 * 32; // a group of q8 has 17 rows of 128 bytes
     const uint8_t *group = stage + g * T::GROUP_BYTES;
     const uint8_t *x = stage + g * BM * OWN_GROUP * 2;
     float scale[T::N], min[T::N];
@@ -214,7 +213,7 @@ static __global__ void __launch_bounds__(q_tile<Q4, BM, BN, WM, WN, GROUPS>::THR
     struct taken taken = {};
     uint8_t *ring = take<uint8_t>(&taken, (ARCH < 80 ? 2 : STAGES) * tile::STAGE);
     if (!product_enter<BM, BN>(&t, &p))
-        return; // the block as one
+        return; // the whole block
     const int row0 = tile_row(&p, BM), o0 = tile_column(&p, BM, BN);
     const int row = warp_id() / tile::ACROSS * WM, across = warp_id() % tile::ACROSS;
     const int panel = across * WN / PANEL_ROWS, first = WN == 16 ? across % 2 * 8 : 0;

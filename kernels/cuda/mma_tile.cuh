@@ -1,20 +1,20 @@
-/* kernels/cuda/mma_tile.cuh - what matmuls on tensor cores share: tiles, stages in shared memory,
+/* kernels/cuda/mma_tile.cuh - shared by matmuls on tensor cores: tiles, stages in shared memory,
  * the order of sums, outputs.
  *
- * Owns: the grid of products that share x, the place of a number in a stage and in a warp's
- * fragments. Refuses: how a stage is filled (matmul_mma.cu copies rows). */
+ * Owns: the grid of products that share x, and the position of a number in a stage and in a warp's
+ * fragments. Refuses: filling a stage (e.g. matmul_mma.cu copies rows). */
 #ifndef KERNELS_CUDA_MMA_TILE_CUH
 #define KERNELS_CUDA_MMA_TILE_CUH
 
 #include "kernels/cuda/matmul.cuh"
 
-/* ---- a launch: products that share x, each of them blocks in a row ---- */
+/* ---- a launch: products that share x, each a contiguous range of blocks ---- */
 
 struct mma_task {
     struct product parts[MATMUL_PARTS];
     int n_parts;
     const uint16_t *x; // [m][row]
-    int64_t row;       // numbers of a row: whole chunks
+    int64_t row;       // numbers per row, a multiple of a chunk
 };
 
 static inline struct mma_task mma_task_of(const struct product parts[], int n_parts,
@@ -28,7 +28,7 @@ static inline struct mma_task mma_task_of(const struct product parts[], int n_pa
     return t;
 }
 
-/* Blocks of the grid, in tiles of BM x BN. */
+/* Blocks of the grid, for tiles of BM x BN. */
 static inline int mma_grid(struct mma_task *t, int bm, int bn)
 {
     int grid = 0;
@@ -39,7 +39,7 @@ static inline int mma_grid(struct mma_task *t, int bm, int bn)
     return grid;
 }
 
-/* Makes p the product that the block is about. 0: the block has nothing to do. */
+/* Sets p to the block's product. 0: the block has no work. */
 template <int BM, int BN> DEVICE int product_enter(const struct mma_task *t, struct product *p)
 {
     int part = 0;
@@ -49,16 +49,16 @@ template <int BM, int BN> DEVICE int product_enter(const struct mma_task *t, str
     return expert_enter(p, BM, BN);
 }
 
-/* ---- tiles: BM rows of x and BN of W, BK columns a stage, WM x WN outputs a warp ---- */
+/* ---- tiles: BM rows of x and BN of W, BK columns per stage, WM x WN outputs per warp ---- */
 
-/* Where a piece of a row stands in a stage: pieces of rows take turns, so that the 8 rows of a
- * matrix, and what a warp copies, lie in different banks. */
+/* Position of a piece of a row in a stage: pieces are permuted by row, so that the 8 rows of a
+ * matrix, and a warp's copies, are in different banks. */
 template <int BK> DEVICE int piece_at(int row, int piece)
 {
     return row * BK + (piece ^ (BK == 64 ? row & 7 : row >> 1 & 3)) * 8;
 }
 
-/* 16 numbers along k of two columns of 8, or of one. */
+/* d += a . b over 16 numbers along k. */
 template <int KIND> DEVICE void multiply_step(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
     if (KIND == DTYPE_BF16) {
@@ -69,7 +69,7 @@ template <int KIND> DEVICE void multiply_step(float d[4], const uint32_t a[4], c
     }
 }
 
-/* A warp's share of a stage. */
+/* Multiplies a warp's share of a stage. */
 template <int BK, int WM, int WN, int KIND>
 DEVICE void stage_multiply(const uint16_t *stage, int row, int o, float d[WM / 16][WN / 8][4])
 {
@@ -92,11 +92,10 @@ DEVICE void stage_multiply(const uint16_t *stage, int row, int o, float d[WM / 1
     }
 }
 
-/* All groups of 64 numbers through a ring of stages of STAGE bytes, which have GROUPS groups each.
- * While the groups of one stage are multiplied, all others are being copied (sm_75: there are two
- * stages, and a copy is done when it returns). fetch(left, stage) begins the copies of the next
- * stage, of which `left` groups, at least one, exist; multiply(stage, g) takes group g of a stage.
- */
+/* Processes all groups of 64 numbers through a ring of stages of STAGE bytes with GROUPS groups
+ * each. While one stage is multiplied, all others are being copied (sm_75: two stages, and copies
+ * are synchronous). fetch(left, stage) starts the copies of the next stage, of which `left` groups,
+ * at least one, exist; multiply(stage, g) multiplies group g of a stage. */
 template <int STAGE, int GROUPS, int STAGES, class Fetch, class Multiply>
 DEVICE void groups_multiply(int n_groups, uint8_t *ring, Fetch fetch, Multiply multiply)
 {
@@ -109,7 +108,7 @@ DEVICE void groups_multiply(int n_groups, uint8_t *ring, Fetch fetch, Multiply m
     }
     for (int g0 = 0; g0 < n_groups; g0 += GROUPS, left -= GROUPS) {
         cp_async_wait<STAGES - 2>();
-        __syncthreads(); // this stage has arrived, and all warps have read the one before
+        __syncthreads(); // this stage has arrived, and all warps have read the previous one
         if (left > 0)
             fetch(left, ring + (from == 0 ? end : from - STAGE));
         cp_async_commit();
@@ -122,15 +121,14 @@ DEVICE void groups_multiply(int n_groups, uint8_t *ring, Fetch fetch, Multiply m
     cp_async_wait<0>();
 }
 
-/* Strips of 16 rows pass through shared memory, so that a lane has outputs side by side with its
- * neighbours'. Rows of a strip are 8 words further apart than they are long: the lanes of a phase
- * store to different banks. */
+/* Strips of 16 rows pass through shared memory, so that neighbouring lanes write neighbouring
+ * outputs. Rows are padded by 8 words: the lanes of a phase store to different banks. */
 template <int WN> static inline __host__ __device__ constexpr int strip_floats(void)
 {
     return 16 * (WN + 8);
 }
 
-/* d: as PTX has the sums of 16 x 8. */
+/* d: sums in PTX's layout of 16 x 8. */
 template <int WM, int WN>
 DEVICE void sums_finish(const struct product *p, int row, int o, float d[WM / 16][WN / 8][4],
                         float *strip)

@@ -1,11 +1,10 @@
-/* kernels/cuda/panel.cuh - numbers out of the pack's panels, by warps.
+/* kernels/cuda/panel.cuh - decodes numbers of the pack's panels, by warps.
  *
- * Owns: the decoder of every format on a device. Refuses: where numbers go (decode.cu,
- * matmul.cu).
- * A panel has 32 rows, a warp 32 lanes: lane r gets numbers of row r, COLUMN_SLICE of them along k
- * at a time. Whatever the format, the lanes of a load then stand side by side: 64 to 256 bytes in
- * one piece. What a number is, is the affair of kernels/dtype*.h: the bits are those of
- * panel_decode_f32(), NaNs' payloads aside. */
+ * Owns: the decoder of every format on a device. Refuses: the output (decode.cu, matmul.cu).
+ * A panel has 32 rows and a warp 32 lanes: lane r decodes row r, COLUMN_SLICE numbers along k at a
+ * time. In every format the lanes of a load are contiguous: 64 to 256 bytes at once.
+ * kernels/dtype*.h define the numbers: the bits are those of panel_decode_f32(), apart from NaNs'
+ * payloads. */
 #ifndef KERNELS_CUDA_PANEL_CUH
 #define KERNELS_CUDA_PANEL_CUH
 
@@ -29,9 +28,9 @@ DEVICE float f16_load(const uint8_t *p)
     return cvt_f16(load_as<uint16_t>(p));
 }
 
-/* What the bits of `mask` (8 at most) at bit `at` of a word say, less `bias`. They become the last
- * bits of the float 2^(23 - at) + code: one logical operation and one exact subtraction instead of
- * a conversion, which has a quarter of their rate. */
+/* The code in the bits of `mask` (8 at most) at bit `at` of a word, less `bias`. The bits become
+ * the last bits of the float 2^(23 - at) + code: one logical operation and one exact subtraction
+ * instead of a conversion, which has a quarter of their rate. */
 DEVICE float code_at(uint32_t word, int at, uint32_t mask, float bias)
 {
     const int place = at % 16; // so that the code ends below the exponent
@@ -40,7 +39,7 @@ DEVICE float code_at(uint32_t word, int at, uint32_t mask, float bias)
            (__uint_as_float(one) + bias);
 }
 
-/* Zeros behind the last number of a row. */
+/* Zeros beyond the end of a row. */
 DEVICE void slice_end(int n, uint32_t bits[SLICE])
 {
     if (n >= SLICE)
@@ -49,7 +48,7 @@ DEVICE void slice_end(int n, uint32_t bits[SLICE])
         bits[i] = i < n ? bits[i] : 0;
 }
 
-/* ---- plain numbers: [k][32], bf16 in pairs [k / 2][32][2]; n: numbers left of the row ---- */
+/* ---- plain numbers: [k][32], bf16 in pairs [k / 2][32][2]; n: numbers left in the row ---- */
 
 DEVICE void slice_f32(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
 {
@@ -75,7 +74,7 @@ DEVICE void slice_bf16(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE]
     }
 }
 
-/* ---- ours ---- */
+/* ---- q8, q4, bf12 ---- */
 
 DEVICE void slice_q8(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
 {
@@ -90,9 +89,9 @@ DEVICE void slice_q8(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
     slice_end(n, bits);
 }
 
-/* Note: rows 16..31 have the upper halves of the bytes, codes 16 times as large: their scale is 16
- * times smaller. A product of f16 and code is exact in f32, so that a fused addition gives the same
- * bits. */
+/* Note: rows 16..31 use the upper halves of the bytes, i.e. codes 16 times as large: their scale is
+ * 16 times smaller. A product of f16 and code is exact in f32, so that a fused addition gives the
+ * same bits. */
 DEVICE void slice_q4(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
 {
     const int r = lane_id();
@@ -108,8 +107,8 @@ DEVICE void slice_q4(const uint8_t *panel, int n, int k0, uint32_t bits[SLICE])
     slice_end(n, bits);
 }
 
-/* The first patch whose place is not before `from`: 32 probes a round, so a panel of 4,096 columns
- * takes two. Ends for a damaged panel, too. */
+/* Index of the first patch at or after place `from`: 32 probes per round, so a panel of 4,096
+ * columns takes two rounds. Terminates for damaged panels too. */
 DEVICE int bf12_first_patch(const uint32_t *patches, int n, uint32_t from)
 {
     int low = 0, high = n;
@@ -148,8 +147,8 @@ DEVICE uint32_t bf12_bits(uint32_t rest, uint32_t exponent)
 DEVICE void slice_bf12(const uint8_t *panel, int k, int n, int k0, uint32_t bits[SLICE])
 {
     const uint8_t *unit = panel + bf12_head_bytes(k) + (int64_t)(k0 / 4) * BF12_UNIT;
-    const int place = bf12_place(lane_id(), 0); // the odd number of a pair stands beside the even
-    const uint32_t exponents = lane_id() < BF12_PATCH ? panel[lane_id()] : 0; // by lane
+    const int place = bf12_place(lane_id(), 0); // the odd number of a pair follows the even one
+    const uint32_t exponents = lane_id() < BF12_PATCH ? panel[lane_id()] : 0; // one per lane
     for (int i = 0; i < SLICE; i += 4, unit += BF12_UNIT) {
         uint32_t first = 0, second = 0, index = 0;
         if (i < n) {
@@ -169,7 +168,7 @@ DEVICE void slice_bf12(const uint8_t *panel, int k, int n, int k0, uint32_t bits
 
 /* ---- blocks: columns (kernels/dtype_columns.h, where the parameters are named) ---- */
 
-/* What a code of 4 bits stands for. Chosen number by number: a table would be memory. */
+/* The number of a 4-bit code. Selected in registers: a table would be in memory. */
 DEVICE float number_of_code(int kind, int code)
 {
     const float nl[16] = {COLUMN_NL_NUMBERS}, mxfp4[16] = {COLUMN_MXFP4_NUMBERS};
@@ -214,8 +213,8 @@ template <int KIND> DEVICE float byte_number(uint32_t pair, int at)
                                : code_at(pair ^ 0x8080, at, 255, 128);
 }
 
-/* Note: where there is a minimum, products of scale and code are exact in f32 (11 + 6 + 5 bits), so
- * that a fused addition gives the bits of two operations; -0 changes no product. */
+/* Note: with a minimum, products of scale and code are exact in f32 (11 + 6 + 5 bits), so that a
+ * fused addition gives the bits of two operations; -0 changes no product. */
 template <int BLOCK, int BITS, int BIAS, int KIND, int MIN, int SCALES, int HIGH, int CODES>
 DEVICE void slice_column(const uint8_t *panel, int k0, uint32_t bits[SLICE])
 {
@@ -234,8 +233,8 @@ DEVICE void slice_column(const uint8_t *panel, int k0, uint32_t bits[SLICE])
         }
         return;
     }
-    uint2 low = {0, 0}; // of the even numbers, of the odd ones
-    uint32_t high = 0;  // of the even number, above it of the odd one
+    uint2 low = {0, 0}; // codes of the even numbers, of the odd ones
+    uint32_t high = 0;  // high bits of the even number, above them those of the odd one
     if (LOW_BITS == 4)
         low = load_as<uint2>(column + CODES + 4 * at);
     if (LOW_BITS == 2) {
@@ -266,7 +265,7 @@ DEVICE void slice_column(const uint8_t *panel, int k0, uint32_t bits[SLICE])
     }
 }
 
-/* nf4_s8: the scale of 64 numbers has 8 bits. */
+/* nf4_s8: each 64 numbers have an 8-bit scale. */
 DEVICE void slice_nf4_s8(const uint8_t *panel, int k0, uint32_t bits[SLICE])
 {
     const int r = lane_id(), part = k0 % NF4_BLOCK / NF4_PART;
@@ -275,7 +274,7 @@ DEVICE void slice_nf4_s8(const uint8_t *panel, int k0, uint32_t bits[SLICE])
                               load_as<float>(panel + 4 * r));
     const uint8_t *codes = column + NF4_SCALES_BYTES + part * NF4_CODES_BYTES;
     const uint2 low = load_as<uint2>(codes + 4 * (k0 % NF4_PART / SLICE * COLUMN_LANES + 2 * r));
-    const float number = number_of_code(COLUMN_NF4, lane_id() & 15); // of code: lane
+    const float number = number_of_code(COLUMN_NF4, lane_id() & 15); // number of code lane_id()
     for (int i = 0; i < SLICE; i++) {
         const uint32_t code = (i % 2 ? low.y : low.x) >> 4 * (i / 2) & 15;
         const uint32_t looked_up = warp_shfl(__float_as_uint(number), (int)code);
@@ -283,8 +282,8 @@ DEVICE void slice_nf4_s8(const uint8_t *panel, int k0, uint32_t bits[SLICE])
     }
 }
 
-/* tq1_0: rows one after the other, 16 numbers are one digit of 16 bytes, the last ones four of four
- * (kernels/dtype_blocks.c). */
+/* tq1_0: rows are contiguous; 16 numbers are one digit of 16 bytes each, the last 16 are four
+ * digits of four bytes (kernels/dtype_blocks.c). */
 DEVICE void slice_tq1_0(const uint8_t *panel, int k, int k0, uint32_t bits[SLICE])
 {
     const uint8_t *block = panel + ((int64_t)(k / 256) * lane_id() + k0 / 256) * 54;
@@ -302,8 +301,8 @@ DEVICE void slice_tq1_0(const uint8_t *panel, int k, int k0, uint32_t bits[SLICE
     }
 }
 
-/* Numbers k0 .. k0 + 15 of row lane_id() of a panel, as bits of f32; zeros from k on. k0 is a
- * multiple of SLICE below k. By whole warps. */
+/* Numbers k0 .. k0 + 15 of row lane_id() of a panel, as bits of f32; zeros from k on. k0: a
+ * multiple of SLICE below k. Whole warps only. */
 DEVICE void panel_slice(int dtype, const uint8_t *panel, int k, int k0, uint32_t bits[SLICE])
 {
     switch (dtype) {

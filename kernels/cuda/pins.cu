@@ -8,16 +8,16 @@
 
 #define PIN_THREADS 8
 
-/* Chunks of a range that threads pin, or unpin, one after the other. */
+/* Chunks of a range that threads pin or unpin in turn. */
 struct chunks {
     struct pin_range *range;
     int device, unpins;
-    pthread_mutex_t lock; // of what follows
+    pthread_mutex_t lock; // protects the fields below
     int next;
-    cudaError_t error; // the first one; no chunk is begun after it
+    cudaError_t error; // the first error; no chunk is started after it
 };
 
-/* Where chunk i begins; i == n_chunks: where the range ends. */
+/* Start of chunk i; i == n_chunks: end of the range. */
 static uint8_t *chunk_at(const struct pin_range *r, int i)
 {
     if (i == 0)
@@ -39,11 +39,11 @@ static cudaError_t chunk_change(const struct chunks *c, int i)
     return e;
 }
 
-/* The next chunk for a thread whose last call said e; n_chunks: none. */
+/* The next chunk for a thread whose last call returned e; n_chunks: none left. */
 static int chunk_next(struct chunks *c, cudaError_t e)
 {
     if (e != cudaSuccess)
-        (void)cudaGetLastError(); // the thread's own: the next launch asks for its
+        (void)cudaGetLastError(); // clears this thread's error before the next launch's check
     pthread_mutex_lock(&c->lock);
     if (c->error == cudaSuccess)
         c->error = e;
@@ -66,7 +66,7 @@ static void *chunks_main(void *arg)
     return NULL;
 }
 
-/* On up to PIN_THREADS threads, the calling one among them; fewer where no more can be had. */
+/* On up to PIN_THREADS threads, the caller included; fewer if threads cannot be started. */
 static cudaError_t chunks_change(struct pin_range *r, int device, int unpins)
 {
     struct chunks c = {r, device, unpins, PTHREAD_MUTEX_INITIALIZER, 0, cudaSuccess};
@@ -104,7 +104,7 @@ int64_t pins_add(struct pins *p, int device, void *base, int64_t n_bytes, cudaEr
     return n_pinned;
 }
 
-/* Takes the first range that begins there out of the list; NULL: none. */
+/* Removes the first range that begins there from the list; NULL: none. */
 static struct pin_range *range_take(struct pins *p, const void *base, int64_t n_bytes)
 {
     pthread_mutex_lock(&p->lock);

@@ -1,28 +1,28 @@
-/* kernels/cuda/prefill.cu - kv_store and attend_prompt: a prompt's tokens into the workspace, and
- * its queries against them.
+/* kernels/cuda/prefill.cu - kv_store and attend_prompt: stores a prompt's K and V in the workspace
+ * and attends its queries.
  *
- * Owns: the order of a prompt's sums (rules b and d). Refuses: what stays of it (slots.cu).
- * Note: exps are made of the query's greatest logit, not of the greatest so far,
- * because the sum of an output is one chain over all keys that nothing may rescale: q.k is made
- * twice, once for the maximum and once for the weights. Scores need final sums, so they are a
- * launch of their own, key-stationary, which makes q.k a third time: a third more FLOPs (2 d of 6 d
- * a pair of query and key) and no bytes but q once more for every page of keys; nothing is added by
- * atomics. A warp has 4 queries (2 above 256 dimensions), a lane a key or dimensions. */
+ * Owns: the order of a prompt's sums (rules b and d). Refuses: choosing kept slots (slots.cu).
+ * Note: exps use the query's final maximum, not a running one, because the sum of an output is one
+ * chain over all keys that must not be rescaled: q.k is computed twice, once for the maximum and
+ * once for the weights. Scores need final sums, so they are a launch of their own, key-stationary,
+ * which computes q.k a third time: a third more FLOPs (2 d of 6 d per pair of query and key) and no
+ * bytes but q once more per page of keys; no atomics. A warp handles 4 queries (2 above 256
+ * dimensions), a lane one key or several dimensions. */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/prefill.cuh"
 
 #define THREADS 256
 #define WARPS   (THREADS / WARP)
-/* (query, query head) in one launch: spans beyond take turns, so that scratch does not grow with
- * them. */
+/* Most (query, query head) pairs per launch: further spans follow in later launches, so that
+ * scratch does not grow with them. */
 #define QUERIES 8192
 
 /* ---- kv_store ---- */
 
 struct store_source {
     const struct kv_store_args *a;
-    int64_t token0; // of slot 0, counted from the call's first
+    int64_t token0; // index of slot 0 from the call's first token
     int head;
     __device__ int by_slot(int) const
     {
@@ -35,7 +35,7 @@ struct store_source {
     }
 };
 
-/* A block has a page and a KV head. */
+/* One block per page and KV head. */
 __global__ void __launch_bounds__(THREADS)
     store_page(const __grid_constant__ struct kv_store_args a)
 {
@@ -60,8 +60,8 @@ void cuda_kv_store(cudaStream_t stream, const struct ops *ops, const struct kv_s
 
 /* ---- attend_prompt ---- */
 
-/* x [rows, dim_pad], shared: queries of a block; row r is that of `query` and `head` as row_at(r)
- * has them, zeros where it has none. All threads; a barrier has to follow. */
+/* x [rows, dim_pad], in shared memory: queries of a block; row r is the query and head given by
+ * row_at(r), zeros if none. All threads; a barrier must follow. */
 template <class RowAt>
 DEVICE void load_queries(const struct prompt *f, const struct prompt_span *s, int rows,
                          const RowAt &row_at, float *x)
@@ -127,7 +127,7 @@ DEVICE float prompt_logit(const struct prompt *f, float chain)
     return math_softcap(chain * f->a.scale, f->a.cap);
 }
 
-/* Greatest logit of each row over the keys that it sees, as far as `last`, the last row's. */
+/* Greatest logit of each row over the keys that the row sees; last: the last row's query. */
 template <int BF16, int ROWS>
 DEVICE void row_maxima(const struct prompt *f, const uint8_t *pages, int kv_head, const float *q,
                        int query0, int last, float max[ROWS])
@@ -178,7 +178,7 @@ DEVICE void page_outputs(const struct kv_layout *l, const uint8_t *panel, const 
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            if (key >= n_first + r) // this row does not see it
+            if (key >= n_first + r) // the row does not see this key
                 continue;
 #pragma unroll
             for (int j = 0; j < DIMS; j++)
@@ -193,7 +193,7 @@ template <int ROWS> static int rows_shared(const struct kv_layout *l)
            take_bytes<float>(WARPS * ROWS * PAGE_SLOTS);
 }
 
-/* A block has WARPS * ROWS queries of a head; DIMS: 32 times that many dimensions are there. */
+/* A block has WARPS * ROWS queries of a head; up to 32 * DIMS dimensions. */
 template <int BF16, int ROWS, int DIMS>
 __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant__ struct prompt f)
 {
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
     float max[ROWS], sum[ROWS] = {}, out[ROWS][DIMS] = {};
     q += warp_id() * ROWS * l->dim_pad;
     p += warp_id() * ROWS * PAGE_SLOTS;
-    const int last = query0 + (left < ROWS ? left : ROWS) - 1; // rows beyond have no keys stored
+    const int last = query0 + (left < ROWS ? left : ROWS) - 1; // keys beyond are not stored
     row_maxima<BF16, ROWS>(&f, pages, kv_head, q, query0, last, max);
     const int page0 = prompt_low(&f.a, query0) / PAGE_SLOTS;
     for (int page = page0; page <= last / PAGE_SLOTS; page++) {
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
             float e = math_exp(prompt_logit(&f, x[r]) - (max[r] == -INFINITY ? 0.0f : max[r]));
             const int sees = key <= query0 + r && key >= prompt_low(&f.a, query0 + r);
             e = sees && key <= last ? e : 0.0f;
-            sum[r] = sum[r] + e; // lanes 0 to 15: number i of lane i mod 16, in order
+            sum[r] = sum[r] + e; // lanes 0 to 15: number i to lane i mod 16, in order
             sum[r] = sum[r] + warp_down(e, 16);
             p[lane_id() * ROWS + r] = e;
         }
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(THREADS, 2) prompt_rows(const __grid_constant_
 
 /* ---- scores ---- */
 
-/* Rows of a block are (query, query head of a KV head), query slow, from row0 of a tile. */
+/* Rows of a block are (query, query head of a KV head), queries outermost, from row0 of a tile. */
 struct rows_of_tile {
     int query0, end, head0, group, row0;
     __device__ int operator()(int row, int *query, int *head) const
@@ -277,8 +277,8 @@ template <int ROWS> static int scores_shared(const struct kv_layout *l)
     return rows_shared<ROWS>(l) + take_bytes<float>(WARPS * ROWS);
 }
 
-/* A block has 32 keys of a KV head and meets the tiles of queries that see them, ascending. A
- * tile's weights are one chain over (query, head), which the first warp makes. */
+/* A block handles 32 keys of a KV head and the tiles of queries that see them, ascending. The first
+ * warp sums a tile's weights in one chain over (query, head). */
 template <int BF16, int ROWS>
 __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constant__ struct prompt f)
 {
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(THREADS, 3) prompt_scores(const __grid_constan
             __syncthreads();
             const int n = n_rows - row0 < WARPS * ROWS ? n_rows - row0 : WARPS * ROWS;
             for (int r = 0; r < n && warp_id() == 0; r++) {
-                if (fabsf(inverse[r]) < INFINITY) // else its weights are no numbers
+                if (fabsf(inverse[r]) < INFINITY) // else the weights are not finite
                     column = fmaf(p[r * PAGE_SLOTS + lane_id()], inverse[r], column);
                 if (!hits || (row0 + r + 1) % group != 0)
                     continue;

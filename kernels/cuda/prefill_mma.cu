@@ -1,39 +1,38 @@
 /* kernels/cuda/prefill_mma.cu - attend_prompt on tensor cores: q, K, V and weights in bf16, sums in
  * f32, from sm_80 on.
  *
- * Owns: the order of sums of rule g (kernels/ops.h). Refuses: f32, sm_75 (whose tensor cores
- * know f16 alone, in which numbers of bf16 overflow) and heads of more than 256 dimensions:
- * prefill.cu takes them.
+ * Owns: the order of sums of rule g (kernels/ops.h). Refuses, to prefill.cu: f32, sm_75 (its tensor
+ * cores support f16 only, in which bf16 numbers overflow) and heads of more than 256 dimensions.
  *
- * A warp has MT tiles of 16 queries of one head and meets the pages of 32 keys that one of them
- * sees once, in ascending order. The maximum of a row (a query) runs over pages; where a page
- * raises it, what the row has summed is multiplied by the weight of the old maximum. A page in
- * which a row sees no key leaves the row's bits as they are: all weights are 0, the sums are no -0,
- * and the maximum stays. So a row's bits depend on its own keys alone, not on its span or its
- * block. (A pass for maxima of its own would cost half as many products again and promise no more.)
- * The sum of a row's weights is one more column of outputs, of values that are all 1: it sums the
- * rounded weights that V is multiplied by.
- * Note: a weight of 0 does not hide a value that is no finite number (0 * NaN is NaN). Where some
- * row does not see a whole page, such values are multiplied as 0, and the rows that do see them
- * become NaN by hand; an output that is not finite is NaN in any case, so both ways agree.
- * Two words that a lane gives to one mma lie side by side in shared memory, and those of two mma
- * are loaded at once: see word_at(). Column c of mma j is therefore slot (dimension) 4 c + j of 32,
- * and a lane's columns of sums are slots 8 (lane % 4) to 8 (lane % 4) + 7.
+ * A warp has MT tiles of 16 queries of one head and processes the pages of 32 keys that any of them
+ * sees once, in ascending order. The maximum of a row (a query) is a running one; when a page
+ * raises it, the row's sums are multiplied by the weight of the old maximum. A page in which a row
+ * sees no key leaves the row's bits unchanged: all weights are 0, the sums are no -0, and the
+ * maximum stays. So a row's bits depend on its own keys alone, not on its span or its block. (A
+ * separate pass for maxima would cost half as many products again and promise no more.) The sum of
+ * a row's weights is one more column of outputs, with values of 1: it sums the rounded weights that
+ * V is multiplied by.
+ * Note: a weight of 0 does not hide a value that is not finite (0 * NaN is NaN). If some row does
+ * not see a whole page, such values are multiplied as 0, and the outputs of rows that do see them
+ * are set to NaN; an output that is not finite is NaN in any case, so both ways agree.
+ * Two words that a lane gives to one mma are adjacent in shared memory, and those of two mma are
+ * loaded at once: see word_at(). Column c of mma j is therefore slot (dimension) 4 c + j of 32, and
+ * a lane's columns of sums are slots 8 (lane % 4) to 8 (lane % 4) + 7.
  *
- * Roof: a pair of query and key is 4 head_dim FLOPs; a page's K and V are read once by the queries
- * of a block, so tensor cores bound the kernel. A page of 32 keys and 32 queries of 128 dimensions
- * is 132 mma of a warp beside 32 exps a lane. */
+ * Bound: a pair of query and key costs 4 head_dim FLOPs; the queries of a block read a page's K and
+ * V once, so tensor cores bound the kernel. A page of 32 keys and 32 queries of 128 dimensions is
+ * 132 mma per warp and 32 exps per lane. */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/prefill.cuh"
 
 #define WARPS   4
 #define THREADS (WARPS * WARP)
-#define ONES    0x3f803f80 // a pair
+#define ONES    0x3f803f80 // two bf16 ones
 
 /* From q.k to weights: unit * x is a logit, 2^(x * power - shift) a weight. */
 struct logits {
-    float scale, cap; // of q.k, where logits are capped
+    float scale, cap; // of q.k, if logits are capped
     float unit, power;
 };
 
@@ -44,7 +43,7 @@ DEVICE struct logits logits_of(const struct attend_prompt_args *a)
     return x;
 }
 
-/* A row's maximum, or 0 for one that has seen no key. */
+/* A row's maximum, or 0 if the row has seen no key. */
 DEVICE float row_base(float max)
 {
     return max == -INFINITY ? 0.0f : max;
@@ -58,14 +57,14 @@ DEVICE float weight_of(float x, float power, float shift)
 
 /* ---- shared memory ---- */
 
-/* Pairs of K (of dimensions) or V (of slots) by columns: mma takes two of them, which lie side by
- * side, from lane c of four, so that a row of shared memory has for each column the two pairs of a
- * step and a lane. Rows are 16 words further apart than they are long and half of them have fours
- * of words swapped: the 8 lanes that load 16 bytes at a time meet all banks. */
+/* Pairs of K (of dimensions) or V (of slots) by columns. From lane c of four, mma uses two adjacent
+ * pairs, so a row of shared memory has, per column, the two pairs of a step and a lane. Rows are
+ * padded by 16 words, and half of them have groups of four words swapped: the 8 lanes that load 16
+ * bytes at a time reach all banks. */
 #define PAIR_STRIDE(columns)         (2 * (columns) + 16)
 #define PAIR_WORDS(n_pairs, columns) ((n_pairs) / 2 * PAIR_STRIDE(columns))
 
-/* Where half (0 or 1) of column x of the row of a step and a lane lies. */
+/* Position of half (0 or 1) of column x in the row of a step and a lane. */
 template <int COLUMNS> DEVICE int word_at(int step, int c, int half, int x)
 {
     return (step * 4 + c) * PAIR_STRIDE(COLUMNS) + (2 * x ^ c / 2 * 4) + half;
@@ -75,7 +74,7 @@ DEVICE int k_word_at(int p, int slot)
 {
     return word_at<PAGE_SLOTS>(p / 8, p % 4, p % 8 / 4, slot);
 }
-/* Pair p of V: a lane has weights of four pairs side by side, two a step. */
+/* Pair p of V: a lane has the weights of four adjacent pairs, two per step. */
 template <int DIMS> DEVICE int v_word_at(int p, int d)
 {
     return word_at<DIMS>(p % 4 / 2, p / 4, p % 2, d);
@@ -86,7 +85,7 @@ template <int DIMS, int OF_V> DEVICE int pair_at(int p, int x)
     return OF_V ? v_word_at<DIMS>(p, x) : k_word_at(p, x);
 }
 
-/* Pairs of a page that is not full or whose rows are shorter: zeros behind both. */
+/* Pairs of a page that is not full or whose rows are shorter, zero-padded. */
 template <int DIMS, int OF_V>
 DEVICE void fetch_part(const struct kv_layout *l, const uint32_t *from, int n, uint32_t *to)
 {
@@ -102,7 +101,7 @@ DEVICE void fetch_part(const struct kv_layout *l, const uint32_t *from, int n, u
     }
 }
 
-/* Of a page with n slots in use: K by pairs of dimensions or V by pairs of slots. */
+/* Starts the copy of a page with n used slots: K by pairs of dimensions or V by pairs of slots. */
 template <int DIMS, int OF_V>
 DEVICE void fetch_pairs(const struct kv_layout *l, const uint8_t *panel, int n, uint32_t *to)
 {
@@ -122,7 +121,7 @@ DEVICE void fetch_pairs(const struct kv_layout *l, const uint8_t *panel, int n, 
     }
 }
 
-/* What mma takes of a step and 4 columns of this lane, of the 32 from `column` on. */
+/* mma's operands of a step for 4 columns of this lane, of the 32 columns from `column` on. */
 template <int COLUMNS>
 DEVICE void load_columns(const uint32_t *from, int step, int column, uint32_t b[4][2])
 {
@@ -135,8 +134,8 @@ DEVICE void load_columns(const uint32_t *from, int step, int column, uint32_t b[
 
 /* ---- a warp ---- */
 
-/* What a warp has of its rows. A lane: columns 2 (lane % 4) and the next one of rows lane / 4 and
- * lane / 4 + 8 of each tile. */
+/* A warp's sums. A lane has columns 2 (lane % 4) and the next one of rows lane / 4 and lane / 4 + 8
+ * of each tile. */
 template <int DIMS, int MT> struct prompt_sums {
     float out[MT][DIMS / 8][4];
     float sum[MT][4];
@@ -153,8 +152,8 @@ DEVICE int query_sees(const struct attend_prompt_args *a, int query, int key)
     return key <= query && key >= prompt_low(a, query);
 }
 
-/* x = q . K of a page's slots: number 2 half + e of x[tile][j] is of slot 8 (lane % 4) + 4 e + j.
- */
+/* x = q . K of a page's slots: number 2 half + e of x[tile][j] belongs to slot 8 (lane % 4) + 4 e +
+ * j. */
 template <int DIMS, int MT>
 DEVICE void page_chains(const uint16_t *q, const uint32_t *k, float x[MT][4][4])
 {
@@ -184,7 +183,7 @@ template <int MT> DEVICE void page_cap(const struct logits *to, float x[MT][4][4
     }
 }
 
-/* x of a key that a row does not see becomes -inf. */
+/* Sets x of keys that a row does not see to -inf. */
 template <int MT>
 DEVICE void part_mask(const struct attend_prompt_args *a, int query0, int key0, float x[MT][4][4])
 {
@@ -199,8 +198,8 @@ DEVICE void part_mask(const struct attend_prompt_args *a, int query0, int key0, 
                     x[tile][j][i] = -INFINITY;
 }
 
-/* Multiplies what a row has summed by the weight of its old maximum. Before any key the sums are 0,
- * and weight_of() makes 0 of -inf. */
+/* Multiplies a row's sums by the weight of its old maximum. Before the first key the sums are 0,
+ * and weight_of() of -inf is 0. */
 template <int DIMS, int MT>
 DEVICE void sums_follow(const struct logits *to, const float old[2 * MT],
                         struct prompt_sums<DIMS, MT> *s)
@@ -220,7 +219,7 @@ DEVICE void sums_follow(const struct logits *to, const float old[2 * MT],
     }
 }
 
-/* The greatest x of this lane's rows; where it rises, what the row has summed follows. */
+/* Updates the maxima of this lane's rows; if one rises, rescales the row's sums. */
 template <int DIMS, int MT>
 DEVICE void page_maxima(const struct logits *to, const float x[MT][4][4],
                         struct prompt_sums<DIMS, MT> *s)
@@ -243,10 +242,10 @@ DEVICE void page_maxima(const struct logits *to, const float x[MT][4][4],
     }
     if (rises)
         sums_follow<DIMS, MT>(to, before, s);
-    __syncwarp(); // mma takes all lanes together
+    __syncwarp(); // mma needs all lanes converged
 }
 
-/* Weights of x as the two steps of 16 slots that mma takes: step t has slots of numbers e = t. */
+/* Weights of x for mma's two steps of 16 slots: step t has the slots of numbers e = t. */
 template <int DIMS, int MT>
 DEVICE void page_weights(const struct logits *to, const float x[MT][4][4],
                          const struct prompt_sums<DIMS, MT> *s, uint32_t p[MT][2][4])
@@ -265,14 +264,14 @@ DEVICE void page_weights(const struct logits *to, const float x[MT][4][4],
     }
 }
 
-/* A pair with 0 in place of what is no finite number. */
+/* A pair with 0 in place of numbers that are not finite. */
 DEVICE uint32_t finite_pair(uint32_t pair)
 {
     pair = (pair & 0x7f80u) == 0x7f80u ? pair & 0xffff0000u : pair;
     return (pair & 0x7f800000u) == 0x7f800000u ? pair & 0xffffu : pair;
 }
 
-/* Outputs of a step of 16 slots, of 32 dimensions from column `at` * 32 on. */
+/* Adds a step of 16 slots to the outputs of 32 dimensions from column `at` * 32 on. */
 template <int DIMS, int MT>
 DEVICE void step_outputs(const uint32_t p[MT][2][4], int step, int at, const uint32_t b[4][2],
                          struct prompt_sums<DIMS, MT> *s)
@@ -307,8 +306,8 @@ DEVICE void page_values(const uint32_t p[MT][2][4], const uint32_t *v,
     }
 }
 
-/* The same where some row does not see the whole page: values that are no finite numbers are
- * multiplied as 0. Returns whether this lane met one. */
+/* The same if some row does not see the whole page: values that are not finite are multiplied as 0.
+ * Returns 1 if this lane had one. */
 template <int DIMS, int MT>
 DEVICE int part_values(const uint32_t p[MT][2][4], const uint32_t *v,
                        struct prompt_sums<DIMS, MT> *s)
@@ -329,7 +328,7 @@ DEVICE int part_values(const uint32_t p[MT][2][4], const uint32_t *v,
     return odd;
 }
 
-/* Makes NaN of the outputs of rows that see a value which is no finite number. */
+/* Sets to NaN the outputs of rows that see a value that is not finite. */
 template <int DIMS, int MT>
 DEVICE void part_no_numbers(const struct attend_prompt_args *a, int query0, int key0,
                             const uint32_t *v, struct prompt_sums<DIMS, MT> *s)
@@ -337,7 +336,7 @@ DEVICE void part_no_numbers(const struct attend_prompt_args *a, int query0, int 
 #pragma unroll 1
     for (int slot = 0; slot < PAGE_SLOTS; slot++) {
 #pragma unroll
-        for (int i = 0; i < DIMS / 4; i++) { // of this lane: column i % 2 of mma i / 2
+        for (int i = 0; i < DIMS / 4; i++) { // column i % 2 of mma i / 2, of this lane
             const int d = i / 8 * 32 + lane_id() % 4 * 8 + i % 2 * 4 + i / 2 % 4;
             const uint32_t bits = v[v_word_at<DIMS>(slot / 2, d)] >> slot % 2 * 16;
             const float none = (bits & 0x7f80u) == 0x7f80u ? NAN : 0.0f;
@@ -358,7 +357,7 @@ template <int DIMS, int MT> static int rows_mma_shared(void)
            take_bytes<uint32_t>(PAIR_WORDS(PAGE_SLOTS / 2, DIMS));
 }
 
-/* q of ROWS queries from query0 on, by BY threads: zeros behind the span and the dimensions. */
+/* q of ROWS queries from query0 on, by BY threads; zeros beyond the span and the dimensions. */
 template <int DIMS, int ROWS, int BY>
 DEVICE void fetch_q(const struct prompt *f, const struct prompt_span *s, int query0, int head,
                     uint16_t *q)
@@ -416,8 +415,8 @@ DEVICE void rows_finish(const struct prompt *f, const struct prompt_span *span, 
     }
 }
 
-/* A block has WARPS * MT * 16 queries of a head. K of the next page comes while V is multiplied, V
- * while K is. The longest blocks start first. */
+/* A block has WARPS * MT * 16 queries of a head. K of the next page is copied while V is
+ * multiplied, and V while K is. The longest blocks start first. */
 template <int DIMS, int MT>
 __global__ void __launch_bounds__(THREADS, 2)
     prompt_rows_mma(const __grid_constant__ struct prompt f)
@@ -454,7 +453,7 @@ __global__ void __launch_bounds__(THREADS, 2)
         const int whole = key1 - 1 <= query0 && key0 >= prompt_low(&f.a, last);
         uint32_t p[MT][2][4];
         cp_async_wait<0>();
-        __syncthreads(); // K is here, and no warp reads the V of before
+        __syncthreads(); // K has arrived; V's buffer is free
         fetch_pairs<DIMS, 1>(l, kv_panel(l, at, kv_head, 1), end - key0, v);
         cp_async_commit();
         if (some) {
@@ -468,7 +467,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             page_weights<DIMS, MT>(&to, x, &s, p);
         }
         cp_async_wait<0>();
-        __syncthreads(); // V is here, and no warp reads this K
+        __syncthreads(); // V has arrived; K's buffer is free
         if (page < pages)
             fetch_pairs<DIMS, 0>(l, kv_panel(l, at + l->page_bytes, kv_head, 0), end - key1, k);
         cp_async_commit();
@@ -492,7 +491,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 template <int DIMS> struct score_stage {
     uint16_t q[PAGE_SLOTS * (DIMS + 8)];
     float shift[PAGE_SLOTS];
-    float inverse[PAGE_SLOTS]; // times what the query is worth; 0: it adds nothing
+    float inverse[PAGE_SLOTS]; // times the query's weight in scores; 0: adds nothing
 };
 
 template <int DIMS>
@@ -510,15 +509,15 @@ DEVICE void fetch_stage(const struct prompt *f, const struct prompt_span *s,
             ((int64_t)blockIdx.z * f->a.n_max + query - s->first) * f->a.n_heads + head;
         shift = row_base(f->max[i]) * logits_of(&f->a).power;
         inverse = f->inverse[i] * evict_query_worth(mode, query, s->n_prompt);
-        inverse = fabsf(inverse) < INFINITY ? inverse : 0.0f; // else its weights are no numbers
+        inverse = fabsf(inverse) < INFINITY ? inverse : 0.0f; // else the weights are not finite
     }
     to->shift[row] = shift;
     to->inverse[row] = inverse;
 }
 
-/* What a warp has of its MT * 16 keys. A lane: keys lane / 4 and lane / 4 + 8 of each 16. */
+/* A warp's MT * 16 keys. A lane has keys lane / 4 and lane / 4 + 8 of each 16. */
 template <int DIMS, int MT> struct score_keys {
-    uint32_t k[MT][DIMS / 16][4]; // as mma takes them
+    uint32_t k[MT][DIMS / 16][4]; // mma's operands
     int key0;
     float total[MT][2];
 };
@@ -549,7 +548,7 @@ template <int MT> DEVICE void keys_cap(const struct logits *to, float x[MT][4])
         x[i / 4][i % 4] = math_softcap(x[i / 4][i % 4] * to->scale, to->cap);
 }
 
-/* Weights of the warp's keys for 8 queries: column[tile][2 half + e] += that of the lane's key
+/* Weights of the warp's keys for 8 queries: column[tile][2 half + e] += weight of the lane's key
  * `half` for query 2 (lane % 4) + e. */
 template <int DIMS, int MT>
 DEVICE void add_weights(const struct prompt *f, const struct score_keys<DIMS, MT> *keys,
@@ -585,7 +584,7 @@ DEVICE void add_weights(const struct prompt *f, const struct score_keys<DIMS, MT
     }
 }
 
-/* Adds the chains of four lanes over a tile to the scores. */
+/* Adds a tile's chains of four lanes to the scores. */
 template <int DIMS, int MT>
 DEVICE void tile_total(const float column[MT][4], struct score_keys<DIMS, MT> *keys)
 {
@@ -597,7 +596,7 @@ DEVICE void tile_total(const float column[MT][4], struct score_keys<DIMS, MT> *k
     }
 }
 
-/* The same where a score counts queries: 8 of them, one after the other. */
+/* The same if scores count queries: adds 8 queries one by one. */
 template <int DIMS, int MT>
 DEVICE void next_totals(const struct evict_rule *mode, const float column[MT][4], int group,
                         int query0, int end, struct score_keys<DIMS, MT> *keys)
@@ -614,9 +613,9 @@ DEVICE void next_totals(const struct evict_rule *mode, const float column[MT][4]
     }
 }
 
-/* A block has SCORE_WARPS * MT * 16 keys of a KV head and meets the tiles of queries that see one
- * of them, ascending; a tile's heads come one after the other. HITS: scores count queries, each of
- * which is known once all heads are summed. */
+/* A block handles SCORE_WARPS * MT * 16 keys of a KV head and the tiles of queries that see any of
+ * them, ascending; a tile's heads follow one another. HITS: scores count queries, which needs the
+ * sum over all heads. */
 template <int DIMS, int MT, int HITS>
 __global__ void __launch_bounds__(SCORE_THREADS, HITS ? 2 : 3)
     prompt_scores_mma(const __grid_constant__ struct prompt f)

@@ -1,8 +1,7 @@
-/* kernels/cuda/rows.cu - norm, rope, gate_mul, mix, gather, compact and cast: ops on single
- * rows.
+/* kernels/cuda/rows.cu - norm, rope, gate_mul, mix, gather, compact and cast: ops on single rows.
  *
- * Owns: the order of a norm's sums: 16 lanes, as on the CPU, so that the bytes are those. Refuses:
- * tiles. Rows are blocks (grid.x has no limit that matters), columns are threads. */
+ * Owns: the order of a norm's sums: 16 lanes, as on the CPU, for the same bytes. Refuses: tiles.
+ * Rows are blocks (grid.x is large enough), columns are threads. */
 #include "kernels/cuda/panel.cuh"
 
 #define ROW_THREADS  256
@@ -12,22 +11,22 @@
 
 /* ---- norm ---- */
 
-/* The part of a row that lies in shared memory. Rows of up to NORM_STAGED numbers are read once;
- * longer ones lie there part by part, once per pass over the row. */
+/* The part of a row in shared memory. Rows of up to NORM_STAGED numbers are read once; longer rows
+ * are read part by part, once per pass over the row. */
 struct staged {
     const float *x;
-    float *part; // [min(dim, NORM_STAGED)]: x[from] and on
+    float *part; // [min(dim, NORM_STAGED)]: x[from] on
     int dim, from;
 };
 
-/* All threads: brings the part from x[from] on and says how many numbers it has. */
+/* Loads the part from x[from] on; returns its count. All threads. */
 DEVICE int staged_part(struct staged *s, int from)
 {
     const int n = s->dim - from < NORM_STAGED ? s->dim - from : NORM_STAGED;
     if (s->from == from)
         return n;
     s->from = from;
-    __syncthreads(); // the part before has been read
+    __syncthreads(); // the previous part has been read
     for (int i = (int)threadIdx.x; i < n; i += NORM_THREADS)
         cp_async4(&s->part[i], &s->x[from + i]);
     cp_async_commit();
@@ -36,8 +35,8 @@ DEVICE int staged_part(struct staged *s, int from)
     return n;
 }
 
-/* The row's sum by link(sum, number), in 16 lanes, for the first warp; each half of the warp does
- * the same. The other threads get a number of no meaning. */
+/* The row's sum by link(sum, number), in 16 lanes, for the first warp, both halves alike. The
+ * result of other threads is undefined. */
 template <class Link> DEVICE float staged_sum(struct staged *s, Link link)
 {
     float sum = 0;
@@ -49,8 +48,8 @@ template <class Link> DEVICE float staged_sum(struct staged *s, Link link)
     return warp_sum16(sum);
 }
 
-/* Outputs from .. from + n of a row. Weights are read NORM_AHEAD at a time, for the compiler, which
- * does not know that y is not among them, reads none before it has written. */
+/* Outputs from .. from + n of a row. Reads weights NORM_AHEAD at a time: the compiler must assume
+ * that y overlaps them and would not read the next before writing. */
 DEVICE void norm_part(const struct norm_args *a, const float *part, float mean, float scale,
                       int from, int n, float *y)
 {
@@ -108,7 +107,7 @@ void cuda_norm(cudaStream_t stream, const struct ops *ops, const struct norm_arg
 
 /* ---- rope ---- */
 
-/* A thread turns pairs of one row, whatever the head. */
+/* A thread rotates pairs of one row, of any head. */
 __global__ void __launch_bounds__(ROW_THREADS) rope_row(struct rope_args a)
 {
     const int half = a.rope_dim / 2;
@@ -167,8 +166,8 @@ void cuda_mix(cudaStream_t stream, const struct ops *ops, const struct mix_args 
         LAUNCH(mix_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
 }
 
-/* ---- gather: a number of a stored row, as kernels/dtype_blocks.c has it ----
- * Blocks need no alignment, so what is wider than a byte is put together from bytes. */
+/* ---- gather: a number of a stored row, as in kernels/dtype_blocks.c ----
+ * Blocks are unaligned, so wider values are assembled from bytes. */
 
 DEVICE uint16_t u16_at(const uint8_t *p)
 {
@@ -182,7 +181,7 @@ DEVICE float f32_at(const uint8_t *p)
 {
     return __uint_as_float(u16_at(p) | (uint32_t)u16_at(p + 2) << 16);
 }
-/* Half a byte: the low halves of n bytes come before the high ones. */
+/* Half a byte: the low halves of n bytes precede the high halves. */
 DEVICE int half_byte(const uint8_t *q, int i, int n)
 {
     return i < n ? q[i] & 15 : q[i - n] >> 4;
@@ -211,7 +210,7 @@ DEVICE float q6_k_number(const uint8_t *block, int i)
     return f16_at(block + 208) * (float)scale * (float)((low | high << 4) - 32);
 }
 
-/* Number i of 256 of the 2-bit codes of q2_k, q3_k and tq2_0. */
+/* Number i of 256 in the 2-bit codes of q2_k, q3_k and tq2_0. */
 DEVICE int two_bits(const uint8_t *q, int i)
 {
     return q[i / 128 * 32 + i % 32] >> i / 32 % 4 * 2 & 3;
@@ -222,7 +221,7 @@ DEVICE float q2_k_number(const uint8_t *block, int i)
     const float min = f16_at(block + 82) * (float)(block[i / 16] >> 4);
     return scale * (float)two_bits(block + 16, i) - min;
 }
-/* Scale of 6 bits, from four lower and two upper ones. */
+/* A 6-bit scale, from its four low and two high bits. */
 DEVICE float six_bit_scale(const uint8_t *d, int low, int high)
 {
     return f16_at(d) * (float)(((low & 15) | (high & 3) << 4) - 32);
@@ -242,7 +241,7 @@ DEVICE float iq4_xs_number(const uint8_t *block, int i)
                                       block[2 + part / 4] >> part % 4 * 2);
     return scale * number_of_code(COLUMN_XS, half_byte(block + 8 + 16 * part, i % 32, 16));
 }
-/* A digit in base 3 of a byte; numbers 0..159, 160..239 and 240..255 of three runs of bytes. */
+/* A base-3 digit of a byte; numbers 0..159, 160..239 and 240..255 are three runs of bytes. */
 DEVICE float tq1_0_number(const uint8_t *block, int i)
 {
     const int width = i < 160 ? 32 : i < 240 ? 16 : 4, from = i < 160 ? 0 : i < 240 ? 160 : 240;
@@ -368,7 +367,7 @@ void cuda_gather(cudaStream_t stream, const struct ops *ops, const struct gather
 
 /* ---- compact ---- */
 
-/* Rows overlap what is still to be read, so a thread moves its column down the rows in turn. */
+/* Rows overlap rows still to be read, so a thread moves one column, row by row. */
 __global__ void __launch_bounds__(ROW_THREADS) compact_columns(struct compact_args a)
 {
     const int column = (int)(blockIdx.x * ROW_THREADS + threadIdx.x);
@@ -386,7 +385,7 @@ void cuda_compact(cudaStream_t stream, const struct ops *ops, const struct compa
 
 /* ---- cast ---- */
 
-/* Eight numbers a thread: 16 bytes of bf16, where both sides are aligned to that. */
+/* Eight numbers per thread: 16 bytes of bf16, if both sides are aligned. */
 template <int WIDENS>
 __global__ void __launch_bounds__(ROW_THREADS) cast_eights(struct cast_args a)
 {
@@ -405,7 +404,7 @@ __global__ void __launch_bounds__(ROW_THREADS) cast_eights(struct cast_args a)
     }
 }
 
-/* From number `first` on, one a thread. */
+/* From number `first` on, one per thread. */
 template <int WIDENS>
 __global__ void __launch_bounds__(ROW_THREADS) cast_ones(struct cast_args a, int64_t first)
 {

@@ -1,14 +1,14 @@
-/* kernels/cuda/simt.cuh - the one header that every .cu includes first: launches, shared memory,
- * warps, copies and tensor cores, under names that nvcc and the tests' SIMT shim both know.
+/* kernels/cuda/simt.cuh - the first include of every .cu: launches, shared memory, warps, copies
+ * and tensor cores, under names that both nvcc and the tests' SIMT shim support.
  *
  * Owns: all PTX. Refuses: what an op computes. The shim (tests/simt, g++ -DSIMT) defines CUDA's own
- * names before this is read; below, each piece stands once for either.
+ * names before this file; below, each piece has one definition for each.
  *
- * Rules for kernels: fused multiply-adds are written out (-fmad=false); integer atomics only;
- * blocks never communicate; masks are constants; barriers stand in uniform code, and no thread ends
- * before one; shuffles order nothing (__syncwarp() does); shared memory comes from take(); every
- * tail is guarded, every output written. Of one's own C headers the inline functions serve host and
- * device; functions of .c files are not there. */
+ * Rules for kernels: fused multiply-adds are explicit (-fmad=false); integer atomics only; blocks
+ * never communicate; masks are constants; barriers are in uniform code, and no thread ends before
+ * one; shuffles do not order memory (__syncwarp() does); shared memory comes from take(); every
+ * tail is guarded, every output written. Inline functions of our C headers work on host and device;
+ * functions of .c files do not exist on the device. */
 #ifndef KERNELS_CUDA_SIMT_CUH
 #define KERNELS_CUDA_SIMT_CUH
 
@@ -21,7 +21,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// System headers are in by now: what our own ones define inline is for host and device.
+// After the system headers: inline functions of our own headers are for host and device.
 #define inline inline __host__ __device__
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/forced.h"
@@ -35,8 +35,8 @@
 #define WARP     32
 #define WARP_ALL 0xffffffffu
 
-/* Where an operation of a warp was called: the shim holds lanes to one place. Last parameter of
- * functions here that end in one: `, SITE`; handed on as `, HERE`. */
+/* The call site of a warp operation: the shim requires all lanes to be at the same one. Last
+ * parameter of functions that end in `, SITE`; passed on as `, HERE`. */
 #ifdef SIMT
 #define SITE simt_site site = simt_site_here(__builtin_FILE(), __builtin_LINE())
 #define HERE site
@@ -49,7 +49,7 @@ struct no_site {
 /* ---- launches ---- */
 
 /* LAUNCH(kernel, grid, block, shared_bytes, stream, args...): grid is never empty. A template with
- * a comma stands in parentheses. */
+ * a comma needs parentheses. */
 #ifdef SIMT
 #define ARCH simt_arch()
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                     \
@@ -60,7 +60,7 @@ static inline int launch_arch(void)
     return simt_arch();
 }
 #else
-/* 75, 80, 90 ... of the code at hand; in device code only. */
+/* 75, 80, 90, ... of the code being compiled; in device code only. */
 #ifdef __CUDA_ARCH__
 #define ARCH (__CUDA_ARCH__ / 10)
 #else
@@ -72,13 +72,13 @@ static inline int launch_arch(void)
     (launch_shared((const void *)(kernel), (shared_bytes)),                                        \
      (kernel)<<<(grid), (block), (size_t)(shared_bytes), (stream)>>>(__VA_ARGS__))
 // clang-format on
-/* More than 48 KiB have to be asked for. */
+/* More than 48 KiB must be requested. */
 static inline void launch_shared(const void *kernel, int64_t bytes)
 {
     if (bytes > 48 << 10)
         (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
-/* The same of the current device, for entries. */
+/* The same of the current device, for host code. */
 static inline int launch_arch(void)
 {
     int device = 0, major = 0, minor = 0;
@@ -89,10 +89,10 @@ static inline int launch_arch(void)
 }
 #endif
 
-/* ---- shared memory: pieces in a row, each on 16 bytes; every thread takes the same ones ----
+/* ---- shared memory: contiguous parts, 16-byte aligned; all threads call take() alike ----
  *     struct taken taken = {};
  *     float *x = take<float>(&taken, n);
- * and the launch asks for the sum of take_bytes<T>(n). */
+ * The launch passes the sum of take_bytes<T>(n). */
 template <class T> static inline __host__ __device__ constexpr int take_bytes(int n)
 {
     return (int)((n * sizeof(T) + 15) / 16 * 16);
@@ -118,8 +118,8 @@ template <class T> DEVICE T *take(struct taken *t, int n)
 }
 #endif
 
-/* p, which is an address in device memory. The compiler cannot see that of an address that was read
- * from shared memory, and then keeps loads behind stores to shared memory. */
+/* Returns p, an address in device memory. The compiler cannot know that for addresses read from
+ * shared memory, and would then keep loads behind stores to shared memory. */
 template <class T> DEVICE T *in_device_memory(T *p)
 {
 #ifdef __CUDA_ARCH__
@@ -128,7 +128,7 @@ template <class T> DEVICE T *in_device_memory(T *p)
     return p;
 }
 
-/* ---- warps: CUDA's __shfl_sync() and so on are there too ---- */
+/* ---- warps: beside CUDA's own __shfl_sync() etc. ---- */
 
 DEVICE int lane_id(void)
 {
@@ -167,9 +167,9 @@ DEVICE float warp_sum16(float v, SITE)
     v = v + SHFL(xor_sync, v, 2);
     return v + SHFL(xor_sync, v, 1);
 }
-/* Continues the 16 chains of a half of a warp over v[0..n), which lies in shared memory: lane l
- * takes v[l], v[l + 16] and so on, and link(sum, number) is the chain's next sum. The links wait
- * for one another, so CHAIN16_AHEAD numbers are read before the first of their links. */
+/* Continues the 16 chains of half a warp over v[0..n) in shared memory: lane l adds v[l], v[l + 16]
+ * and so on; link(sum, number) is the chain's next sum. Links depend on one another, so
+ * CHAIN16_AHEAD numbers are read before the first link. */
 #define CHAIN16_AHEAD 16
 template <class Link> DEVICE float chain16(float sum, const float *v, int n, Link link)
 {
@@ -187,7 +187,7 @@ template <class Link> DEVICE float chain16(float sum, const float *v, int n, Lin
         sum = link(sum, v[i]);
     return sum;
 }
-/* Greatest of a warp, NaN passed over (-inf when all are); all lanes get it. */
+/* Greatest of a warp, NaN ignored (-inf if all are NaN); all lanes get it. */
 DEVICE float warp_max(float v, SITE)
 {
     v = v == v ? v : -INFINITY;
@@ -197,7 +197,7 @@ DEVICE float warp_max(float v, SITE)
     }
     return v;
 }
-/* Of integers, in any order. */
+/* Sum, least and greatest of a warp; sum for integers, as its order is free. */
 template <class T> DEVICE T warp_sum(T v, SITE)
 {
     for (int by = WARP / 2; by > 0; by /= 2)
@@ -221,15 +221,15 @@ template <class T> DEVICE T warp_greatest(T v, SITE)
     return v;
 }
 
-/* 16 bytes, or zeros where `bytes` is 0; `from` is a device address in any case. */
+/* 16 bytes, or zeros if `bytes` is 0; `from` must be a device address in any case. */
 DEVICE uint4 piece_of(const void *from, int bytes)
 {
     return bytes ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
 }
 
-/* ---- copies from device to shared memory beside the computing; at once on sm_75 ----
- * Both sides aligned to the size. Bytes may be read after cp_async_wait<N>() of the thread that
- * copied (all but its newest N committed groups have landed) and a barrier. */
+/* ---- asynchronous copies from device to shared memory; synchronous on sm_75 ----
+ * Both sides are aligned to the size. Bytes may be read after the copying thread's
+ * cp_async_wait<N>() (all but its newest N committed groups have arrived) and a barrier. */
 #ifdef SIMT
 #define cp_async16(to, from)              simt_cp_async(to, from, 16, 16)
 #define cp_async16_zeros(to, from, bytes) simt_cp_async(to, from, 16, bytes)
@@ -255,7 +255,7 @@ DEVICE void cp_async16(void *to, const void *from)
     *(uint4 *)to = *(const uint4 *)from;
 #endif
 }
-/* 16 bytes, or zeros where `bytes` is 0 and not 16: then nothing is read, though `from` is a device
+/* 16 bytes, or zeros if `bytes` is 0 (else 16): then nothing is read, but `from` must be a device
  * address in any case. */
 DEVICE void cp_async16_zeros(void *to, const void *from, int bytes)
 {
@@ -285,7 +285,7 @@ DEVICE void cp_async4(void *to, const void *from)
     *(uint32_t *)to = *(const uint32_t *)from;
 #endif
 }
-/* 4 bytes, or zeros where `bytes` is 0 and not 4. */
+/* 4 bytes, or zeros if `bytes` is 0 (else 4). */
 DEVICE void cp_async4_zeros(void *to, const void *from, int bytes)
 {
 #if ARCH >= 80
@@ -310,9 +310,9 @@ template <int N> DEVICE void cp_async_wait(void)
 }
 #endif
 
-/* ---- tensor cores: fragments as PTX has them, lane by lane ----
- * ldmatrix: lane i gives the row (16 bytes of shared memory, aligned) i % 8 of matrix i / 8 (x2: of
- * lanes 0..15); r[j] is what this lane has of matrix j. _trans: of the transposed matrix.
+/* ---- tensor cores: fragments lane by lane, as in PTX ----
+ * ldmatrix: lane i passes the address of row i % 8 (16 bytes of shared memory, aligned) of matrix i
+ * / 8 (x2: lanes 0..15); r[j] is this lane's part of matrix j. _trans: of the transposed matrix.
  * mma: d [16, 8] += a [16, k] . b [k, 8], d in f32, b by columns. */
 #ifdef SIMT
 DEVICE void ldmatrix_x4(uint32_t r[4], const void *row, SITE)
@@ -340,7 +340,7 @@ DEVICE void mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2], SITE)
 {
     simt_mma(SIMT_MMA_F16, d, a, b, HERE);
 }
-/* k 8, all. */
+/* k 8, all architectures. */
 DEVICE void mma_f16_k8(float d[4], const uint32_t a[2], const uint32_t b[1], SITE)
 {
     simt_mma(SIMT_MMA_F16_K8, d, a, b, HERE);
@@ -402,7 +402,7 @@ DEVICE void mma_f16(float d[4], const uint32_t a[4], const uint32_t b[2])
     __trap();
 #endif
 }
-/* k 8, all. */
+/* k 8, all architectures. */
 DEVICE void mma_f16_k8(float d[4], const uint32_t a[2], const uint32_t b[1])
 {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
@@ -430,8 +430,7 @@ DEVICE void mma_s8_k16(int d[2], const uint32_t a[1], const uint32_t b[1])
 }
 #endif
 
-/* Whole numbers: d [16, 8] += a [16, 32] . b [32, 8] of int8, in int32; sm_75 does a quarter at a
- * time. */
+/* d [16, 8] += a [16, 32] . b [32, 8], int8 in int32; sm_75 does a quarter at a time. */
 DEVICE void mma_s8(int d[4], const uint32_t a[4], const uint32_t b[2])
 {
     if (ARCH >= 80)
@@ -441,7 +440,7 @@ DEVICE void mma_s8(int d[4], const uint32_t a[4], const uint32_t b[2])
             mma_s8_k16(d + i % 2 * 2, a + i, b + i / 2);
 }
 
-/* Two numbers of a fragment, the first one low. */
+/* Two numbers of a fragment, the first one in the low half. */
 DEVICE uint32_t bf16_pair(float first, float second)
 {
     return (uint32_t)f32_to_bf16(second) << 16 | f32_to_bf16(first);
@@ -451,7 +450,7 @@ DEVICE uint32_t f16_pair(float first, float second)
     return (uint32_t)f32_to_f16(second) << 16 | f32_to_f16(first);
 }
 
-/* 2^x by the device's table, good to 2^-22; 0 below 2^-126, NaN of NaN. */
+/* 2^x by the device's table, error below 2^-22; 0 below 2^-126, NaN of NaN. */
 DEVICE float exp2_fast(float x)
 {
 #ifdef SIMT
@@ -463,8 +462,8 @@ DEVICE float exp2_fast(float x)
 #endif
 }
 
-/* The same numbers, and that of an f16, by conversions of the device. Note: a NaN becomes 0x7fff
- * (0x7fffffff) whatever its bits were: sums of a tensor core are the same, stored rows are not. */
+/* The same, and f16 to f32, by the device's conversions. Note: a NaN becomes 0x7fff (0x7fffffff)
+ * whatever its payload: harmless for tensor core sums, but different in stored rows. */
 #ifdef SIMT
 DEVICE uint32_t cvt_bf16_pair(float first, float second)
 {

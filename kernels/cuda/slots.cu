@@ -1,10 +1,10 @@
-/* kernels/cuda/slots.cu - prompt_keep: which slots of a prompt stay, and their way into its row.
+/* kernels/cuda/slots.cu - prompt_keep: chooses the kept slots of a prompt and copies them to its
+ * row.
  *
- * Owns: the choice by selection: a radix select over rank keys finds the greatest key that goes and
- * how many of its equals go with it, the oldest. Refuses: ranks (policy/evict.h).
- * Note: keys are a launch of their own, so that what ranks and traits need of
- * registers is not the selection's; under scope layer every head makes the same choice for itself.
- */
+ * Owns: the selection: a radix select over rank keys finds the greatest evicted key and how many
+ * tokens of that key are evicted, the oldest first. Refuses: ranks (policy/evict.h).
+ * Note: keys are computed in a launch of their own, so that the selection does not need the
+ * registers of ranks and traits; under scope layer every head makes the same selection. */
 #include "kernels/cuda/simt.cuh"
 
 #include "kernels/cuda/kv.cuh"
@@ -15,18 +15,17 @@
 
 struct keep {
     struct prompt_keep_args a;
-    int n_out;   // positions that do not fit the budget
-    int n_slots; // in pages after
+    int n_out;   // positions beyond the budget
+    int n_slots; // in pages, after the selection
     int n_ring, ring_slots;
     int64_t n_pad;
     uint32_t *keys; // [n_kv_heads, n_pad] of ranks; all ones: protected
-    int32_t *from;  // [n_kv_heads, n_pad] position of every page slot
+    int32_t *from;  // [n_kv_heads, n_pad] position of each page slot
 };
 
 /* ---- select ---- */
 
-/* K (v 0) or V of a position in the workspace, K as it is kept: where positions are ranks, as it
- * was before it was rotated. */
+/* K (v 0) or V of a position in the workspace; where positions are ranks, K before rotation. */
 struct kept_vector {
     const struct kv_layout *l;
     const struct slot_rope *rope;
@@ -52,7 +51,7 @@ DEVICE struct kept_vector kept_vector_at(const struct prompt_keep_args *a, int h
     return {&a->from, &a->rope, kv_panel(&a->from, page, head, v), v, pos};
 }
 
-/* Over n dimensions in 16 lanes, as math_dot(): each of them makes a lane into add(d, lane). */
+/* Sum over n dimensions in 16 lanes, as in math_dot(): add(d, lane) is a lane's next sum. */
 template <typename ADD> DEVICE float sum16(int n, const ADD &add)
 {
     float lanes[16] = {};
@@ -67,7 +66,7 @@ template <typename ADD> DEVICE float sum16(int n, const ADD &add)
     return math_sum16(lanes);
 }
 
-/* math_norm() of numbers x(d), kept or not. */
+/* math_norm() of numbers x(d). */
 template <typename X> DEVICE float norm16(int n, const X &x)
 {
     return sqrtf(sum16(n, [&](int d, float lane) {
@@ -76,8 +75,8 @@ template <typename X> DEVICE float norm16(int n, const X &x)
     }));
 }
 
-/* score_code_error() of a vector. Four of its 16 lanes at a time, those that math_sum16() joins
- * first: a thread has no registers for all. */
+/* score_code_error() of a vector. Four of the 16 lanes at a time, those that math_sum16() joins
+ * first: there are not enough registers for all. */
 DEVICE float vector_code_error(const struct kept_vector &x)
 {
     float errors[2] = {}, squares[2] = {};
@@ -148,13 +147,13 @@ __global__ void __launch_bounds__(SELECT_THREADS, 1)
         f.keys[head * f.n_pad + pos] = keep_key(&f, head, pos);
 }
 
-/* What is gone: keys below `key`, and of its equals the first n. */
+/* Evicted: keys below `key`, and the first n equal to `key`. */
 struct threshold {
     uint32_t key;
     int n;
 };
 
-/* Eight bits at a time, highest first. counts [RADIX], found [1]: shared memory. */
+/* Eight bits at a time, highest first. counts [RADIX], found [1]: in shared memory. */
 DEVICE struct threshold keep_threshold(const struct keep *f, const uint32_t *keys, int n_out,
                                        unsigned *counts, struct threshold *found)
 {
@@ -180,7 +179,7 @@ DEVICE struct threshold keep_threshold(const struct keep *f, const uint32_t *key
     return t;
 }
 
-/* How many threads before this one say yes; *total: of the block. */
+/* Number of threads before this one with `yes`; *total: of the block. */
 DEVICE int block_rank(int yes, int *counts, int *total)
 {
     const unsigned bits = __ballot_sync(WARP_ALL, yes);
@@ -203,7 +202,7 @@ static int select_shared(void)
            take_bytes<int>(SELECT_THREADS / WARP);
 }
 
-/* Positions, scores and where every slot comes from; a block has a KV head. */
+/* Writes positions, scores and the source of every slot; one block per KV head. */
 __global__ void __launch_bounds__(SELECT_THREADS, 2)
     keep_select(const __grid_constant__ struct keep f)
 {
@@ -258,14 +257,14 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2)
 
 /* ---- write ---- */
 
-/* Slots of a page, by the prompt's positions that they come from. */
+/* Slots of a page, read from the prompt's positions. */
 struct kept_source {
     const struct prompt_keep_args *args;
     const int *pos; // [PAGE_SLOTS]
     int head;
     __device__ int by_slot(int of_v) const
     {
-        return !of_v; // positions ascend with slots, and slots of K lie side by side
+        return !of_v; // positions ascend with slots, and slots of K are contiguous
     }
     __device__ float operator()(int of_v, int slot, int d) const
     {
@@ -278,7 +277,7 @@ static int write_shared(void)
     return take_bytes<float>(KV_TILE_FLOATS) + take_bytes<int>(PAGE_SLOTS);
 }
 
-/* A block has a page, of the row or of its ring, and a KV head. */
+/* One block per page, of the row or of its ring, and KV head. */
 __global__ void __launch_bounds__(WRITE_THREADS, 3)
     keep_write(const __grid_constant__ struct keep f)
 {
@@ -294,7 +293,7 @@ __global__ void __launch_bounds__(WRITE_THREADS, 3)
     int *pos = take<int>(&taken, PAGE_SLOTS);
     if (i < n && in_pages)
         pos[i] = f.from[head * f.n_pad + page * PAGE_SLOTS + i];
-    if (i < n && !in_pages) { // the position whose remainder is the slot
+    if (i < n && !in_pages) { // the position with that remainder
         const int by = page * PAGE_SLOTS + i - first_in_ring % f.ring_slots;
         pos[i] = first_in_ring + (by < 0 ? by + f.ring_slots : by);
     }
