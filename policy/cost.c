@@ -83,7 +83,6 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
                                  .evict = set->evict,
                                  .ring = set->costs->kv_ring_bytes > 0,
                                  .every = every(plan, set->work, quick),
-                                 .stops = now ? now->stops : NULL,
                                  .live = now ? now->live : NULL,
                                  .live_ctx = now ? now->ctx : NULL,
                                  .price = pricing_pass,

@@ -29,7 +29,6 @@ int plan_cost(const struct setting *set, const struct plan *plan, void *memory,
 struct under_way {
     int (*live)(void *ctx, int batch, int seat, struct live_row *row);
     void *ctx;
-    const double *stops;
 };
 /* What is left of it: set->work has the waiting rows. The next pass is not the first one: what
  * stays in memory is there. */

@@ -79,6 +79,9 @@ struct work {
     int64_t scored_positions, scored_prompt_max;
     int filters;   // 1: some row samples with top-k, top-p or min-p
     int edits_max; // most logits of one row that penalties and biases change
+    /* The chance that a row stops after a token, by how much of its allowed output it has; 0: rows
+     * reach their cap. */
+    double stops[WORK_EIGHTHS];
 };
 
 /* Hard caps, bytes; -1: none. */

@@ -145,18 +145,53 @@ static int likely_end(const struct sim *s, const struct work_row *row, int64_t e
     const int64_t span = row->cap - row->prompt;
     double lives = -log1p(-u); // a row dies when its chances of stopping have added up to this
     int64_t at = row->known - row->prompt;
-    if (!s->in->stops || s->in->work->scores)
+    if (s->in->work->scores)
         return row->cap;
     while (at < span) {
         const int64_t eighth = at * WORK_EIGHTHS / span;
         const int64_t end = ceil_div((eighth + 1) * span, WORK_EIGHTHS);
-        const double each = -log1p(-min_d(s->in->stops[eighth], 0.99));
+        const double each = -log1p(-min_d(s->in->work->stops[eighth], 0.99));
         if (lives < each * (double)(end - at))
             return (int)min_i64(row->prompt + at + 1 + (int64_t)(lives / each), row->cap);
         lives -= each * (double)(end - at);
         at = end;
     }
     return row->cap;
+}
+
+/* Tokens that a row has on the average when it stops: those of an eighth of its output count as
+ * often as rows live to see them. */
+static double mean_end(const struct work_row *row, const double stops[WORK_EIGHTHS])
+{
+    const int64_t span = row->cap - row->prompt;
+    double tokens = row->known, lives = 1;
+    int64_t at = row->known - row->prompt;
+    while (at < span) {
+        const int64_t eighth = at * WORK_EIGHTHS / span;
+        const int64_t end = ceil_div((eighth + 1) * span, WORK_EIGHTHS);
+        const double p = stops[eighth], n = (double)(end - at), live = pow(1 - p, n);
+        tokens += lives * (p > 1e-9 ? (1 - live) / p : n);
+        lives *= live;
+        at = end;
+    }
+    return tokens;
+}
+
+void work_expect(struct work *w, const struct evict *e, const double stops[WORK_EIGHTHS])
+{
+    double slots = 0, output = 0;
+    if (w->scores || !w->rows || w->n_lengths == 0)
+        return;
+    memcpy(w->stops, stops, sizeof w->stops);
+    for (int64_t i = 0; i < w->n_lengths; i++) {
+        const struct work_row *row = &w->rows[i];
+        const double tokens = mean_end(row, stops);
+        const int64_t most = evict_slots_max(e, KV_MOST, row->prompt, row->cap - row->prompt);
+        slots += min_d(tokens, (double)most);
+        output += tokens - row->known;
+    }
+    w->slots_mean = (int64_t)ceil(slots / (double)w->n_lengths);
+    w->output_tokens = (int64_t)(output * w->stride);
 }
 
 static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row, int64_t entered)

@@ -73,9 +73,6 @@ struct simulation {
     const struct evict *evict;
     int ring;  // 1: KV format mixed
     int every; // of the rows so many-th are played; 0: all
-    /* [WORK_EIGHTHS] the chance that a row stops after a token, by how much of its allowed output
-     * it has. NULL: all rows reach their cap. */
-    const double *stops;
     /* For a job that is looked at between two passes: 1 with the row at `seat` of a batch, or 0.
      * `work` then has the waiting rows alone, and pass 0 is over. NULL: the job begins. */
     int (*live)(void *ctx, int batch, int seat, struct live_row *row);
@@ -84,6 +81,10 @@ struct simulation {
     double (*price)(void *ctx, int64_t pass, const struct load *loads);
     void *ctx;
 };
+
+/* Rows stop as `stops` says: w->slots_mean and w->output_tokens become what they then use on the
+ * average. Nothing changes where rows are scored or have no lengths. */
+void work_expect(struct work *w, const struct evict *e, const double stops[WORK_EIGHTHS]);
 
 /* Bytes that a simulation of a plan needs, 8-aligned. */
 int64_t simulate_bytes(const struct plan *plan);

@@ -321,26 +321,28 @@ static void test_rows_are_played_to_stop_early(void **state)
     (void)state;
     static struct work_row rows[2000];
     static const double alike[] = {0.05, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05};
-    static const double first_half[WORK_EIGHTHS] = {0.05, 0.05, 0.05, 0.05};
+    static const double first_half[WORK_EIGHTHS] = {0.05, 0.05, 0.05, 0.05}, never[WORK_EIGHTHS];
     const struct evict full = {.policy = EVICT_FULL};
     for (int i = 0; i < 2000; i++)
         rows[i] = (struct work_row){.prompt = 4, .known = 4, .cap = 64};
-    const struct work work = {.n_rows = 2000,
-                              .rows = rows,
-                              .n_lengths = 2000,
-                              .stride = 1,
-                              .prompt_max = 4,
-                              .tokens_max = 64};
+    struct work work = {.n_rows = 2000,
+                        .rows = rows,
+                        .n_lengths = 2000,
+                        .stride = 1,
+                        .prompt_max = 4,
+                        .tokens_max = 64};
     const struct plan plan = {
         .batch = 50, .batches = 1, .prefill_tokens = 4000, .pages_batch = 100, .no_sharing = 1};
-    struct simulation s = {.plan = &plan, .work = &work, .evict = &full, .stops = alike};
+    const struct simulation s = {.plan = &plan, .work = &work, .evict = &full};
+    work_expect(&work, &full, alike);
     void *memory = malloc((size_t)simulate_bytes(&plan));
     struct played some, half, all;
     assert_non_null(memory);
     assert_int_equal(simulate(&s, memory, &some), 0);
-    s.stops = first_half;
+    work_expect(&work, &full, first_half);
+    const int64_t half_slots = work.slots_mean, half_out = work.output_tokens;
     assert_int_equal(simulate(&s, memory, &half), 0);
-    s.stops = NULL;
+    work_expect(&work, &full, never);
     assert_int_equal(simulate(&s, memory, &all), 0);
     free(memory);
     double mean = (1 - pow(0.95, 60)) / 0.05;
@@ -348,6 +350,9 @@ static void test_rows_are_played_to_stop_early(void **state)
     assert_true(fabs((double)some.row_passes / 2000 / mean - 1) < 0.02);
     mean = (1 - pow(0.95, 30)) / 0.05 + pow(0.95, 30) * 30;
     assert_true(fabs((double)half.row_passes / 2000 / mean - 1) < 0.02);
+    assert_int_equal(half_slots, (int64_t)ceil(4 + mean));
+    assert_int_equal(half_out, (int64_t)(2000 * mean));
+    assert_int_equal(work.slots_mean, 64);
     mean = (1 - pow(0.95, 60)) / 0.05;
     assert_true(some.passes > 2000 / 50 * mean && some.passes < all.passes / 2);
 }

@@ -20,9 +20,7 @@ int left_live_row(void *ctx, int batch, int seat, struct live_row *row)
     return 1;
 }
 
-/* The chance that a row stops after a token, as the rows of this run did so far. An eighth that few
- * rows came to is taken to be like the mean of all. */
-static void stops_of(const struct run *r, double stops[WORK_EIGHTHS])
+void left_stops(const struct run *r, double stops[WORK_EIGHTHS])
 {
     struct job_counts n;
     double sampled = 0, stopped = 0;
@@ -43,10 +41,9 @@ static void look(struct left *l, struct run *r, int begins)
     struct work work = r->work;
     struct plan_time t;
     struct setting set = run_setting(r);
-    double stops[WORK_EIGHTHS];
-    const struct under_way now = {
-        .live = begins ? NULL : left_live_row, .ctx = &r->engine.batches, .stops = stops};
-    stops_of(r, stops);
+    const struct under_way now = {.live = begins ? NULL : left_live_row,
+                                  .ctx = &r->engine.batches};
+    left_stops(r, work.stops);
     job_work_waiting(r->job, &work);
     l->costs = r->costs;
     l->costs.pace = NULL; // the factor of this run is measured

@@ -16,6 +16,8 @@
 #define SHOWS_S      2.0 // and PASSES passes: a run that says something to those to come
 #define SHOWS_PASSES 4
 #define TEXTS        16 // lines kept for the summary
+#define ENDED_ROWS   8 // that stop before max_tokens until their lengths are looked at
+#define SHORTER      0.9 // of the KV that the plan has for a row: less is worth a look
 #define CODE_BYTES   ((int64_t)24 << 20)
 
 /* SLUICE_REPLAN=N,SEED for tests: every N-th pass another plan, for rows and a budget that SEED
@@ -36,6 +38,8 @@ struct replan {
     double open_s;         // until its first step
     int64_t passes, memory_ns;
     int64_t gained;       // see gained(): when the last plan began
+    int64_t ended_next;   // rows that have stopped when their lengths are looked at again
+    int64_t slots_mean;   // of a row, that the plan has KV for
     int keeps;            // 1: the plan stays
     struct budget budget; // of the plan
     int64_t refused_ram;  // no plan fits this much
@@ -56,12 +60,15 @@ static double seconds_since(int64_t ns)
 
 /* ---- the next plan ---- */
 
-/* The work that is left. */
+/* The work that is left, its rows as long as those that have ended. */
 static struct setting setting_now(struct replan *w, struct work *left)
 {
     struct run *r = w->run;
     *left = r->work;
+    double stops[WORK_EIGHTHS];
     job_work_left(r->job, left);
+    left_stops(r, stops);
+    work_expect(left, &r->evict, stops);
     struct setting set = run_setting(r);
     set.work = left;
     return set;
@@ -190,6 +197,31 @@ static int is_short(struct replan *w)
     return 1;
 }
 
+/* Rows stop before max_tokens: KV for what they use lets more of them run at once. A row that needs
+ * more than there is goes back to the queue, as under any plan. */
+static int rows_are_short(struct replan *w)
+{
+    const struct run *r = w->run;
+    struct work left;
+    struct job_counts counts;
+    int64_t ended = 0;
+    job_counts(r->job, &counts);
+    for (int i = 0; i < WORK_EIGHTHS; i++)
+        ended += counts.stopped[i];
+    if (ended < w->ended_next)
+        return 0;
+    w->ended_next = 2 * ended;
+    (void)setting_now(w, &left);
+    if ((double)left.slots_mean >= SHORTER * (double)w->slots_mean)
+        return 0;
+    snprintf(w->why, sizeof w->why, "rows end with %lld tokens of KV instead of %lld",
+             (long long)left.slots_mean, (long long)w->slots_mean);
+    if (!is_worth_it(w, &w->budget))
+        return 0;
+    w->slots_mean = left.slots_mean;
+    return 1;
+}
+
 static int is_forced(struct replan *w, int64_t pass)
 {
     struct forced *f = &w->forced;
@@ -232,7 +264,7 @@ static int leave(void *ctx, const struct engine *e)
         return 0;
     if (w->forced.every > 0)
         return gained(w->run) > w->gained && is_forced(w, pass);
-    return is_short(w);
+    return is_short(w) || rows_are_short(w);
 }
 
 /* ---- the run's side ---- */
@@ -250,6 +282,8 @@ enum err replan_open(struct replan **out, struct run *r)
     w->keeps = r->config->replan == CONFIG_OFF;
     w->budget = r->budget;
     w->refused_ram = -1;
+    w->ended_next = ENDED_ROWS;
+    w->slots_mean = r->work.slots_mean;
     unsigned long long seed = 0;
     if (forced && sscanf(forced, "%ld,%llu", &w->forced.every, &seed) < 1) {
         free(w);
