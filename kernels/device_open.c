@@ -19,7 +19,7 @@ static int is_library(char path[PATH_MAX])
            strstr(info.dli_fname, "libsluice.so") && realpath(info.dli_fname, path);
 }
 
-/* The library stays loaded until the process ends: drivers often fail to unload. */
+/* The library stays loaded until the process ends: drivers may not unload cleanly. */
 static enum err open_library(const char *path, const char *arg, struct device **d)
 {
     char own[PATH_MAX];

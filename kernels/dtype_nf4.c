@@ -1,5 +1,5 @@
-/* kernels/dtype_nf4.c - see dtype_nf4.h: packing, and conversion to columns of plain nf4, for whose
- * decoders there is code. */
+/* kernels/dtype_nf4.c - see dtype_nf4.h: packing, and conversion to columns of plain nf4, which the
+ * decoders of nf4 read. */
 #include "kernels/dtype_nf4.h"
 
 #include <string.h>
