@@ -1,8 +1,8 @@
 /* kernels/cpu/cpu.h - the CPU implementations that kernels/ops.c chooses from.
  *
- * Owns: their names. Every op exists per instruction set but those that only move numbers and
- * compare them (gather, compact, cast, route, kv_store, prompt_keep): no set does that differently,
- * one does kv_store faster. */
+ * Owns: their names, and how matmuls and attention cut work and scratch. Every op exists per
+ * instruction set, except ops that only move or compare numbers (gather, compact, cast, route,
+ * kv_store, prompt_keep): one source serves all sets, and kv_store has a faster AVX-512 version. */
 #ifndef KERNELS_CPU_CPU_H
 #define KERNELS_CPU_CPU_H
 
@@ -28,7 +28,7 @@ void cpu_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);
 void cpu_kv_store_avx512(const struct ops *ops, const struct kv_store_args *args);
 void cpu_gather(const struct ops *ops, const struct gather_args *args);
-/* Of whatever matmul `ops` chooses; expert_matmul_scratch_bytes() says what it needs. */
+/* `matmul` runs one expert; scratch: expert_matmul_scratch_bytes(). */
 typedef void (*cpu_matmul_fn)(const struct ops *ops, const struct matmul_args *args);
 void cpu_expert_matmul(const struct ops *ops, const struct expert_matmul_args *args,
                        cpu_matmul_fn matmul);
@@ -37,52 +37,53 @@ void cpu_compact(const struct ops *ops, const struct compact_args *args);
 void cpu_cast(const struct ops *ops, const struct cast_args *args);
 void cpu_prompt_keep(const struct ops *ops, const struct prompt_keep_args *args);
 
-/* How a matmul cuts its work; the scratch is sized by the same rules. All panels and inputs are
- * words of 32 bits along k: a pair of bf16 where the set multiplies pairs, else one f32. A thread
- * takes blocks of rows, whose packed inputs stay in L2; in them groups of panels; in these blocks
- * along k. An L2 of 1 MiB holds the inputs, one block of panels and the next one. */
-#define MATMUL_BLOCK       1024  // words along k of a block of one panel: 128 KiB
-#define MATMUL_PANEL_WORDS 2048  // words along k of a block of several panels, together
-#define MATMUL_GROUP       16    // panels whose sums wait for the next block along k
-#define MATMUL_PACK_ALONE  32768 // inputs that each thread packs for itself: waiting costs more
-#define MATMUL_PANELS_MAX  4     // that a tile of few rows takes side by side
+/* How a matmul cuts its work; scratch is sized by the same rules. Panels and inputs are 32-bit
+ * words along k: a pair of bf16 where the set multiplies pairs, else one f32. A thread works on
+ * blocks of rows, whose packed inputs stay in L2; per block of rows on groups of panels; per group
+ * on blocks along k. An L2 of 1 MiB holds the inputs, one block of panels and the next one. */
+#define MATMUL_BLOCK       1024  // words along k per block of one panel: 128 KiB
+#define MATMUL_PANEL_WORDS 2048  // words along k per block of several panels, together
+#define MATMUL_GROUP       16    // panels whose sums are kept for the next block along k
+#define MATMUL_PACK_ALONE  32768 // inputs up to which packing alone is faster than waiting
+#define MATMUL_PANELS_MAX  4     // panels side by side in a tile of few rows
 
-/* What depends on how a set multiplies. */
+/* Sizes that depend on the instruction set. */
 struct matmul_cut {
-    int rows;            // of the largest register tile
-    int chunk;           // words along k that are multiplied at once; of padded zeros, if need be
-    int split_rows;      // rows per thread from which threads split rows, not panels
-    int64_t input_bytes; // packed inputs of a block of rows and words
+    int rows;            // rows of the largest register tile
+    int chunk;           // words along k per step, padded with zeros
+    int split_rows;      // rows per thread from which threads split rows instead of panels
+    int64_t input_bytes; // packed inputs of one block of rows and words
 };
 
-/* Registers of 16 outputs. */
+/* Register tiles of 16 outputs. */
 static inline struct matmul_cut matmul_cut_lanes(void)
 {
     return (struct matmul_cut){14, 1, 32, 512 << 10};
 }
 
-/* AMX: so fast that weights have to serve more rows. */
+/* AMX multiplies so fast that each weight must serve more rows. */
 static inline struct matmul_cut matmul_cut_tiles(void)
 {
     return (struct matmul_cut){32, 16, 256, 1 << 20};
 }
 
-/* Where rows are split, each thread decodes all panels: that has to be little beside its rows. */
-#define MATMUL_SPLIT_DECODED 2 // times as many rows
+/* Where threads split rows, each decodes all panels; more rows per thread keep that share small. */
+#define MATMUL_SPLIT_DECODED 2 // factor on split_rows
 
 static inline int matmul_by_rows(const struct matmul_cut *cut, int m, int n_threads, int decodes)
 {
     return n_threads > 1 && m >= cut->split_rows * (decodes ? MATMUL_SPLIT_DECODED : 1) * n_threads;
 }
 
-/* Words of a block along k: equal blocks, on 256 numbers, where every format has a block's end. */
+/* Words of a block along k: equal blocks of a multiple of 256 numbers, where blocks of every format
+ * end. */
 static inline int64_t matmul_block_words(int64_t n_words, int n_panels)
 {
     const int64_t most = min_i64(MATMUL_BLOCK, MATMUL_PANEL_WORDS / n_panels);
     return min_i64(n_words, round_up(ceil_div(n_words, ceil_div(n_words, most)), 256));
 }
 
-/* Rows of a block, up to which their inputs fit. */
+/* The most rows whose packed inputs fit cut->input_bytes. */
 static inline int64_t matmul_block_rows(const struct matmul_cut *cut, int64_t n_words)
 {
     const int64_t row_bytes = matmul_block_words(n_words, 1) * 4;
@@ -90,17 +91,17 @@ static inline int64_t matmul_block_rows(const struct matmul_cut *cut, int64_t n_
 }
 
 struct matmul_scratch {
-    int64_t packed_bytes;  // inputs, of all threads
-    int64_t decoded_bytes; // a panel block, per thread
-    int64_t sums_bytes;    // sums between blocks, per thread
+    int64_t packed_bytes;  // inputs of all threads
+    int64_t decoded_bytes; // one panel block, per thread
+    int64_t sums_bytes;    // sums kept between blocks, per thread
 };
 
-/* Enough for any matmul that is not larger; n_words: whole chunks. */
+/* Enough for any matmul that is not larger. n_words: a multiple of cut->chunk. */
 static inline struct matmul_scratch matmul_scratch(const struct matmul_cut *cut, int64_t m,
                                                    int64_t n_words, int n_threads)
 {
     const int64_t all = m * n_words * 4;
-    // A block of rows is packed over all of k, and holds fewer rows where k has several blocks.
+    // A block of rows is packed over all of k; with several blocks along k it has fewer rows.
     const int64_t block = cut->input_bytes * ceil_div(n_words, MATMUL_BLOCK / 2);
     const int64_t rows = min_i64(m, matmul_block_rows(cut, MATMUL_BLOCK / 2));
     return (struct matmul_scratch){
@@ -110,11 +111,11 @@ static inline struct matmul_scratch matmul_scratch(const struct matmul_cut *cut,
     };
 }
 
-/* The panels of all parts are one list that the threads split by what a panel costs: its bytes, and
- * for each row its numbers once more. Who does a panel never shows in the result. */
-#define MATMUL_ROW_COST 4 // bytes of a panel per number along k: about what a row takes
+/* Threads split one list of the panels of all parts by cost: a panel's bytes plus, per row, its
+ * numbers. The result does not depend on which thread computes a panel. */
+#define MATMUL_ROW_COST 4 // cost of a row per number along k, in bytes of a panel
 
-/* Panels [first, last) of a part, never none. */
+/* Panels [first, last) of a part; not empty. */
 struct matmul_share {
     int part;
     int64_t first, last;
@@ -125,7 +126,7 @@ static inline int64_t matmul_panel_cost(const struct matmul_args *a, const struc
     return dtype_panel_bytes(w->dtype, w->k) + (int64_t)a->m * w->k * MATMUL_ROW_COST;
 }
 
-/* A thread's shares, in the order of the list; returns how many there are. */
+/* Writes a thread's shares in the order of the list; returns their number. */
 static inline int matmul_shares(const struct matmul_args *a, int thread, int n_threads,
                                 struct matmul_share shares[MATMUL_PARTS])
 {
@@ -149,14 +150,14 @@ static inline int matmul_shares(const struct matmul_args *a, int thread, int n_t
 }
 
 /* Scratch of one thread of an attention op. */
-#define ATTEND_ROWS_MAX 6 // rows (query, head) that any set works on together
+#define ATTEND_ROWS_MAX 6 // rows (query, head) that any set computes together
 #define SPLIT_SLOTS     256
 #define SPLIT_PAGES     (SPLIT_SLOTS / PAGE_SLOTS)
 
-/* Prompts on pairs of bf16: rows of a register tile, keys of a chunk; strides in numbers, odd
- * multiples of a cache line so that a block's rows do not meet in a set of the L1 cache. */
+/* Prompts on pairs of bf16: rows of a register tile, keys of a chunk. Strides in numbers are odd
+ * multiples of a cache line, so that rows of a block map to different sets of the L1 cache. */
 #define PROMPT_ROWS        14
-#define PROMPT_LANES       16 // numbers of which there is one a row, in a register
+#define PROMPT_LANES       16 // one number per row, in a register
 #define PROMPT_CHUNK       256
 #define PROMPT_CHUNK_PAGES (PROMPT_CHUNK / PAGE_SLOTS)
 #define PROMPT_Q_STRIDE    (2 * SHAPE_ROPE_MAX + 32)
@@ -164,7 +165,7 @@ static inline int matmul_shares(const struct matmul_args *a, int thread, int n_t
 #define PROMPT_P_STRIDE    (PROMPT_CHUNK + 32)
 
 struct prompt_scratch_bf16 {
-    int64_t q, x, out, p_max, p, bytes; // offsets, see struct bf16_block
+    int64_t q, x, out, p_max, p, bytes; // offsets of the arrays of struct bf16_block
 };
 
 static inline struct prompt_scratch_bf16 prompt_scratch_bf16(int64_t n_prompt, int head_dim)
@@ -179,11 +180,11 @@ static inline struct prompt_scratch_bf16 prompt_scratch_bf16(int64_t n_prompt, i
     return s;
 }
 
-/* A call works through its prompts in rounds of so many tiles of 32 queries each. */
+/* An attend_prompt call runs in rounds of so many tiles of 32 queries per span. */
 #define PROMPT_ROUND_TILES 8
 
-/* One thread's scratch: what a block of rows needs (in f32: logits [ATTEND_ROWS_MAX, n_prompt_pad],
- * outputs and q [2, ATTEND_ROWS_MAX, dim_pad]), then the sums of weights per key of tiles. */
+/* One thread's scratch: the arrays of a block of rows (f32: logits [ATTEND_ROWS_MAX, n_prompt_pad],
+ * outputs and q [2, ATTEND_ROWS_MAX, dim_pad]), then per tile the sums of weights per key. */
 struct prompt_scratch {
     int64_t columns; // offset of [PROMPT_ROUND_TILES + 1, n_prompt_pad]
     int64_t lead;    // offset of a struct prompt_lead
@@ -201,12 +202,12 @@ static inline struct prompt_scratch prompt_scratch(int64_t n_prompt, int head_di
     return s;
 }
 
-/* For the query heads of `heads` KV heads, with room for a ring: a V panel [32, dim_pad], logits
- * [rows, slots_pad] (of one split, [rows, 256], where no scores are made of them: in layers with a
- * window even if the policy has scores), per split a maximum, a sum and a weight [3, rows,
- * n_splits] and outputs [n_splits, rows, dim_pad], queries in two forms [1.5, rows, dim_pad] and
- * their sums [rows, groups], the outputs of one row [dim_pad]; of the new token its logits [rows],
- * K and V [2, heads, dim_pad], scores and traits [2, n_kv_heads]. */
+/* Scratch of one thread of attend_forced, with rows = query heads and room for a ring: a V panel
+ * [32, dim_pad]; logits [rows, slots_pad], or without scores [rows, 256], one split (in layers with
+ * a window even if the policy has scores); per split maximum, sum and weight [3, rows, n_splits]
+ * and outputs [n_splits, rows, dim_pad]; queries in two forms [1.5, rows, dim_pad] and their sums
+ * [rows, groups]; the outputs of one row [dim_pad]; of the new token logits [rows], K and V [2,
+ * n_kv_heads, dim_pad], scores and traits [2, n_kv_heads]. */
 static inline int64_t attend_forced_thread_bytes(int64_t slots, int group, int n_kv_heads,
                                                  int head_dim, int scores)
 {

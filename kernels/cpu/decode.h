@@ -1,25 +1,23 @@
-/* kernels/cpu/decode.h - panels to words, as fast as each instruction set can.
+/* kernels/cpu/decode.h - fast decoders from panels to words, per instruction set.
  *
- * Owns: one table per set, indexed by format. Refuses: layouts (kernels/dtype.h says where a number
- * of a panel stands) and other values than the portable decoder's: the same bits, NaNs' payloads
- * aside.
- * To make a format faster: write its functions in a file that is compiled for the set
- * (kernels/cpu/decode*_avx512.c), declare them below the tables, and name them in the row of the
- * table (decode_avx512.c). Nothing else has to know; tests/decode_test.c compares every row that
- * there is with the portable decoder. */
+ * Owns: one table per set, indexed by format. Refuses: layouts (kernels/dtype.h) and results other
+ * than the portable decoder's: the same bits, except for the payload of a NaN.
+ * To make a format faster: write its functions in a file compiled for the set
+ * (kernels/cpu/decode*_avx512.c), declare them below the tables, and name them in the table's row
+ * (decode_avx512.c). tests/decode_test.c compares every row with the portable decoder. */
 #ifndef KERNELS_CPU_DECODE_H
 #define KERNELS_CPU_DECODE_H
 
 #include "kernels/dtype.h"
 
-/* As panel_decode_bf16 and panel_decode_f32 (kernels/dtype.h), for one format; the caller has
- * checked the range, `out` is on a cache line. */
+/* As panel_decode_bf16 and panel_decode_f32 (kernels/dtype.h), for one format. The caller has
+ * checked the range; `out` is aligned to a cache line. */
 typedef void decode_bf16_fn(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, uint16_t *out);
 typedef void decode_f32_fn(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, float *out);
 
 struct panel_decoder {
     decode_bf16_fn *bf16; // NULL: the portable decoder
-    decode_f32_fn *f32;   // likewise
+    decode_f32_fn *f32;   // NULL: the portable decoder
 };
 
 extern const struct panel_decoder cpu_decoders_portable[N_DTYPES];

@@ -1,6 +1,6 @@
 /* kernels/cpu/decode_avx2.c - see decode.h.
  *
- * Owns: the table of AVX2 decoders. This set multiplies f32 only, so no row makes bf16. */
+ * Owns: the table of AVX2 decoders. AVX2 multiplies f32 only, so no row decodes to bf16. */
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/decode_own.h"
 

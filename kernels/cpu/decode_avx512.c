@@ -1,11 +1,12 @@
 /* kernels/cpu/decode_avx512.c - see decode.h.
  *
- * Owns: the table of AVX-512 decoders, the plain formats and those of columns (dtype_columns.h).
- * Note: a scale times a code is exact in f32 for every format that has minima, so
- * a fused multiply-add rounds as the definition's product and sum do; and none of the results is a
- * denormal f32, which vcvtne2ps2bf16 would lose: columns whose wide scales might make one take the
- * portable way. A code of up to 4 bits is not converted but looked up: vpermps reads only the low 4
- * bits of its index, so the codes above need no mask (shorter codes repeat in the table). */
+ * Owns: the table of AVX-512 decoders, with those of plain formats and of columns
+ * (dtype_columns.h).
+ * In formats with minima, scale * code is exact in f32, so a fused multiply-add rounds like the
+ * definition's product and sum. vcvtne2ps2bf16 flushes denormal f32, so columns whose wide scales
+ * may give one are decoded portably. Codes of up to 4 bits are not converted but looked up: vpermps
+ * reads only the low 4 bits of its index, so higher bits need no mask (shorter codes repeat in the
+ * table). */
 #include "kernels/cpu/decode.h"
 #include "kernels/cpu/decode_own.h"
 #include "kernels/dtype_nf4.h"
@@ -15,7 +16,7 @@
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 
-/* To nearest even in the upper halves; unlike vcvtneps2bf16 this keeps denormals. */
+/* Rounds to nearest even in the upper halves; keeps denormals, unlike vcvtneps2bf16. */
 static inline __m512i round_high(__m512i x)
 {
     const __m512i lowest = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
@@ -40,7 +41,7 @@ static void f32_bf16(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, ui
         }
 }
 
-/* An f16 is never a denormal f32, so vcvtne2ps2bf16 rounds as it should. */
+/* An f16 is never a denormal f32, so vcvtne2ps2bf16 rounds correctly. */
 static void f16_bf16(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, uint16_t *out)
 {
     static const uint16_t order[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
@@ -88,7 +89,7 @@ static void bf16_f32(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, fl
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")
 
-/* Scales and minima (or zeros) of the lanes: 8 rows per vector, each twice. */
+/* Scales and minima (or zeros) of the lanes: 8 rows per vector, each row twice. */
 struct lane_scales {
     __m512 d[4], m[4];
 };
@@ -118,7 +119,8 @@ INLINE __m512 lanes_e8m0(const uint8_t *p)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23));
 }
 
-/* The scales and minima of a column. e4m3 codes come as numbers 256 times smaller. */
+/* Reads scales and minima of a column. e4m3 codes are decoded divided by 256, so scales are *
+ * 256. */
 INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct lane_scales *s)
 {
     UNROLL
@@ -139,8 +141,8 @@ INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct la
     }
 }
 
-/* 1: no number of a column with wide scales is a denormal f32, nor is a scale too large for the
- * arithmetic here. Their least factors are 1 (mxfp4), 2^-9 (e4m3), 0.07 (nf4). */
+/* 1: no number of a column with wide scales is a denormal f32, and no scale is too large for this
+ * arithmetic. The least nonzero factors are 1 (mxfp4), 2^-9 (e4m3), 0.07 (nf4). */
 INLINE int scales_are_plain(int kind, const uint8_t *column)
 {
     if (kind == COLUMN_E8M0) {
@@ -158,7 +160,7 @@ INLINE int scales_are_plain(int kind, const uint8_t *column)
     return plain == 0xffff;
 }
 
-/* n bits, at most 8, of each of 32 bytes, from bit `at` on. */
+/* n <= 8 bits of each of 32 bytes, from bit `at` on. */
 INLINE __m256i bits_of_bytes(const uint8_t *p, int at, int n)
 {
     const __m256i b = _mm256_loadu_si256((const void *)p);
@@ -166,13 +168,13 @@ INLINE __m256i bits_of_bytes(const uint8_t *p, int at, int n)
                             _mm256_set1_epi8((char)((1 << n) - 1)));
 }
 
-/* low, and `high` n bits above. */
+/* low | high << n. */
 INLINE __m256i bits_join(__m256i low, __m256i high, int n)
 {
     return _mm256_or_si256(low, _mm256_slli_epi16(high, n));
 }
 
-/* columns_part_scale() of 32 rows. */
+/* columns_part_scale() for 32 rows. */
 INLINE void part_scales(int kind, const uint8_t *p, int s, __m256i *scale, __m256i *min)
 {
     const int i = s / 2;
@@ -200,7 +202,7 @@ INLINE void part_scales(int kind, const uint8_t *p, int s, __m256i *scale, __m25
     }
 }
 
-/* Those of slice i; the sign of the minimum is turned. */
+/* Scales and minima of slice i; minima are negated. */
 INLINE void slice_scales(int kind, int has_min, const uint8_t *scales, int i,
                          const struct lane_scales *all, struct lane_scales *s)
 {
@@ -215,19 +217,19 @@ INLINE void slice_scales(int kind, int has_min, const uint8_t *scales, int i,
         const __m512i d = _mm512_cvtepi8_epi32(lanes_u8(bytes[0] + 8 * g));
         const __m512i m = _mm512_cvtepu8_epi32(lanes_u8(bytes[1] + 8 * g));
         s->d[g] = _mm512_mul_ps(all->d[g], _mm512_cvtepi32_ps(d));
-        if (has_min) // -(min * m): of a min of +0 that is -0
+        if (has_min) // -(min * m): -0 for a min of +0
             s->m[g] = _mm512_castsi512_ps(_mm512_xor_si512(
                 sign, _mm512_castps_si512(_mm512_mul_ps(all->m[g], _mm512_cvtepi32_ps(m)))));
     }
 }
 
-/* Codes of 16 lanes in one slice: eight times 2 or 4 bits, and what stands above them. */
+/* Codes of 16 lanes in one slice: eight low parts of 2 or 4 bits, and the bits above them. */
 struct lane_codes {
     __m512i low, high;
-    const uint8_t *bytes; // of 8 bits
+    const uint8_t *bytes; // 8-bit codes
 };
 
-/* A lane's n bytes, 1, 2 or 4, as 32 bits. */
+/* n bytes (1, 2 or 4) per lane, widened to 32 bits. */
 INLINE __m512i words_at(const uint8_t *p, int n)
 {
     return n == 4   ? _mm512_loadu_si512(p)
@@ -252,13 +254,13 @@ INLINE __m512i bits_select(__m512i mask, __m512i a, __m512i b)
     return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
 }
 
-/* Bit `at` to place 0, also from below it. */
+/* Shifts bit `at`, which may be negative, to bit 0. */
 INLINE __m512i shift_right(__m512i x, int at)
 {
     return at >= 0 ? _mm512_srli_epi32(x, (unsigned)at) : _mm512_slli_epi32(x, (unsigned)-at);
 }
 
-/* What codes of up to 4 bits are, 5 bits below 16. */
+/* The numbers of codes of up to 4 bits; for 5 bits the numbers of codes below 16. */
 INLINE __m512 table_of(int bits, int bias, int kind)
 {
     if (kind == COLUMN_XS || kind == COLUMN_NL)
@@ -272,7 +274,7 @@ INLINE __m512 table_of(int bits, int bias, int kind)
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(bias)));
 }
 
-/* 16 bytes of 8-bit codes: int8, or e4m3 over 256. */
+/* 16 bytes of 8-bit codes: int8, or e4m3 divided by 256. */
 INLINE __m512 bytes_to_f32(int kind, const uint8_t *p)
 {
     const __m128i b = _mm_loadu_si128((const void *)p);
@@ -302,7 +304,7 @@ INLINE __m512 lane_numbers(int bits, int bias, int kind, int has_min, const stru
                                    _mm512_add_ps(table, _mm512_set1_ps(16)));
     } else if (bits == 6) {
         const __m512i code = bits_select(low4, low, shift_right(c->high, 2 * i - 4));
-        // 2^23 + code, then less 2^23 and the bias: exact, and 0 is +0
+        // 2^23 + code, then minus 2^23 and bias: exact, and 0 is +0
         const __m512i sum = _mm512_ternarylogic_epi32(code, _mm512_set1_epi32(63),
                                                       _mm512_set1_epi32(0x4b000000), 0xea);
         x = _mm512_sub_ps(_mm512_castsi512_ps(sum), _mm512_set1_ps(0x1p23f + (float)bias));
@@ -314,7 +316,7 @@ INLINE __m512 lane_numbers(int bits, int bias, int kind, int has_min, const stru
     return has_min ? _mm512_fmadd_ps(x, d, m) : _mm512_mul_ps(x, d);
 }
 
-/* A slice, 16 numbers of 32 rows, to pairs of bf16 or to columns of f32. */
+/* Decodes a slice, 16 numbers of 32 rows, to pairs of bf16 or columns of f32. */
 INLINE void slice_decode(int bits, int bias, int kind, int has_min, const uint8_t *codes,
                          const uint8_t *high, const struct lane_scales *s, enum dtype to, void *out)
 {
@@ -342,7 +344,7 @@ INLINE void slice_decode(int bits, int bias, int kind, int has_min, const uint8_
     }
 }
 
-/* One column, to bf16 or f32; all but pointers are constants where this is inlined. */
+/* Decodes one column to bf16 or f32; all arguments but pointers are compile-time constants. */
 INLINE void column_decode(int block, int bits, int bias, int kind, int min_at, int scales_at,
                           int high_at, int codes_start, const uint8_t *column, enum dtype to,
                           uint8_t *out)

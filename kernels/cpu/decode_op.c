@@ -1,4 +1,5 @@
-/* kernels/cpu/decode_op.c - the op: whole matrices of panels into the format that matmuls read.
+/* kernels/cpu/decode_op.c - the decode op: converts whole matrices of panels to the format that
+ * matmuls read.
  *
  * Owns: the split of panels over threads. Refuses: formats (the tables of decode.h). */
 #include "kernels/cpu/cpu.h"

@@ -1,8 +1,7 @@
 /* kernels/cpu/decode_own_avx2.c - q8, q4 and bf12 panels to f32 columns.
  *
  * Owns: three decoders, eight rows at a time. Refuses: bf16 pairs, which AVX2 does not multiply.
- * Note: no fused steps here; a product and a sum are each rounded, as the
- * definition of the formats says, so there is nothing to except. */
+ * Products and sums are rounded separately, as the formats are defined. */
 #include "kernels/cpu/decode_own.h"
 
 #ifdef __AVX2__
@@ -11,7 +10,7 @@
 
 #define LANES 8
 
-/* Byte j of every dword as f32, less the bias. */
+/* Byte j of every dword as f32, minus the bias. */
 static inline __m256 byte_to_f32(__m256i quads, int j, int mask, int bias)
 {
     __m256i code = _mm256_srlv_epi32(quads, _mm256_set1_epi32(8 * j));
@@ -58,7 +57,7 @@ void decode_q4_f32_avx2(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,
     }
 }
 
-/* The two columns of one pair of k; 32 bytes of the plane are half of each 16 rows. */
+/* Decodes the two columns of one pair of k; 32 bytes of the plane are half of each 16 rows. */
 static inline void bf12_columns(__m256i table_high, __m256i table_low, const uint8_t *plane,
                                 const uint8_t *indices, int shift, uint16_t *pairs)
 {
@@ -78,7 +77,7 @@ static inline void bf12_columns(__m256i table_high, __m256i table_low, const uin
     }
 }
 
-/* Pairs [2 pairs][32][2] of columns i .. i + n to f32, patches included. */
+/* Decodes columns i .. i + n (n <= 4) to f32, patches included. */
 static void bf12_quad(const uint8_t *panel, int64_t k, int64_t i, int64_t n, __m256i table_high,
                       __m256i table_low, float *out)
 {

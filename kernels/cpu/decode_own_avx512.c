@@ -1,27 +1,26 @@
 /* kernels/cpu/decode_own_avx512.c - q8, q4 and bf12 panels to bf16 pairs.
  *
- * Owns: three decoders that keep up with the memory behind them. Refuses: groups of q8 whose scales
- * are zero, negative, tiny or huge: the conversion to bf16 flushes denormals, and the fused form
- * needs 128 scales to be a number, so those take the portable way.
- * Note: lanes hold four numbers of one row (a quad) while they are f32, because
- * then the conversion to bf16 already puts pairs side by side; one permutation of dwords sorts the
- * pairs by k. */
+ * Owns: three decoders that keep up with memory. A q8 group with a scale that is zero, negative,
+ * tiny or huge is decoded portably: the conversion to bf16 flushes denormals, and the fused form
+ * needs 128 * scale to be finite.
+ * While numbers are f32, lanes hold four numbers (a quad) of one row, so that the conversion to
+ * bf16 already puts pairs side by side; one permutation of dwords then sorts the pairs by k. */
 #include "kernels/cpu/decode_own.h"
 
 #ifdef __AVX512BF16__
 #include <immintrin.h>
 #include <string.h>
 
-#define PAIR_ROW   (2 * PANEL_ROWS) // words of 16 bits of one pair of k
+#define PAIR_ROW   (2 * PANEL_ROWS) // 16-bit words of one pair of k
 #define GROUP_ROWS (OWN_GROUP / 2)
 
 #define INLINE static inline __attribute__((always_inline))
 
 struct chunk_scales {
-    __m512 scale[8], add[8]; // of rows 4c..4c+3, each four times: chunk c of 16 codes
+    __m512 scale[8], add[8]; // rows 4c..4c+3, four times each, for chunk c of 16 codes
 };
 
-/* scale, add: 16 rows each; c: their first chunk. */
+/* Spreads scale and add of 16 rows to four chunks from c on. */
 INLINE void spread(struct chunk_scales *s, int c, __m512 scale, __m512 add)
 {
     const __m512i four = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
@@ -33,7 +32,7 @@ INLINE void spread(struct chunk_scales *s, int c, __m512 scale, __m512 add)
     }
 }
 
-/* Four chunks (16 rows, one quad) of f32 to the halves of two rows of pairs. */
+/* Writes four chunks of f32 (16 rows, one quad) as half of two rows of pairs. */
 INLINE void put_quad(const __m512 x[4], uint16_t *out)
 {
     const __m512i even =
@@ -50,8 +49,8 @@ INLINE __m512i codes_at(const uint8_t *p)
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
-/* (code - 128) * scale as one fused step: 128 * scale is exact, so it is rounded once, like the
- * product of the definition. */
+/* (code - 128) * scale as one fused step: 128 * scale is exact, so the result is rounded once, like
+ * the product in the definition. */
 static void q8_group(const uint8_t *group, uint16_t *out)
 {
     struct chunk_scales s;
@@ -88,9 +87,8 @@ static void q8_group(const uint8_t *group, uint16_t *out)
         }
 }
 
-/* code * scale is exact (4 and 11 bits), so the fused step rounds once, as the definition does. A
- * permutation that looks at the lower four bits of its index turns codes into f32 without a mask.
- */
+/* code * scale is exact (4 and 11 bits), so the fused step rounds once, as in the definition.
+ * vpermps reads only the lower four bits of its index, so codes need no mask. */
 static void q4_group(const uint8_t *group, uint16_t *out)
 {
     struct chunk_scales s;
@@ -131,7 +129,7 @@ INLINE void decode_groups(group_fn *decode, int64_t group_bytes, const uint8_t *
         return;
     decode(panel, whole);
     const int64_t n = k1 - k0, n_words = ceil_div(n, 2) * PAIR_ROW;
-    for (int r = 0; r < PANEL_ROWS && n % 2 != 0; r++) // past an odd k there is a zero
+    for (int r = 0; r < PANEL_ROWS && n % 2 != 0; r++) // an odd k is followed by a zero
         whole[n_words - PAIR_ROW + 2 * r + 1] = 0;
     memcpy(out, whole, (size_t)n_words * sizeof *out);
 }
@@ -149,7 +147,7 @@ void decode_q4_bf16_avx512(const uint8_t *panel, int64_t k, int64_t k0, int64_t 
 }
 
 struct bf12_tables {
-    __m512i high, low; // of an exponent: its upper 7 bits, its last bit on top of a byte
+    __m512i high, low; // of an exponent: its upper 7 bits; its last bit, as bit 7 of a byte
 };
 
 INLINE struct bf12_tables bf12_tables(const uint8_t *panel)
@@ -164,7 +162,7 @@ INLINE struct bf12_tables bf12_tables(const uint8_t *panel)
         _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)low))};
 }
 
-/* One plane with its indices (in the lower halves of bytes) to a row of pairs. */
+/* Decodes one plane with its indices (lower halves of bytes) to a row of pairs. */
 INLINE void bf12_row(const struct bf12_tables *t, __m512i plane, __m512i indices, uint16_t *out)
 {
     const __m512i sign = _mm512_set1_epi8((char)0x80);
@@ -202,7 +200,7 @@ void decode_bf12_bf16_avx512(const uint8_t *panel, int64_t k, int64_t k0, int64_
         bf12_row(&t, _mm512_loadu_si512(unit), _mm512_loadu_si512(unit + 128), to);
         to += PAIR_ROW;
     }
-    for (int r = 0; r < PANEL_ROWS && k1 % 2 != 0; r++) // past an odd k there is a zero
+    for (int r = 0; r < PANEL_ROWS && k1 % 2 != 0; r++) // an odd k is followed by a zero
         to[2 * r + 1 - PAIR_ROW] = 0;
     bf12_patch(panel, k, k0, k1, out);
 }

@@ -1,22 +1,22 @@
-/* kernels/cpu/experts.c - the matmul of experts: each multiplies the rows of its pairs.
+/* kernels/cpu/experts.c - the matmul of experts: each expert multiplies the rows of its pairs.
  *
- * Owns: who does which expert. Refuses: the matmul itself, which comes as a function.
- * Note: an expert has a few rows, so that threads which meet at the end of each
- * would mostly wait: where there are several experts for every thread, each has its own, and none
- * waits but once. A row's bytes know nothing of it. */
+ * Owns: which thread computes which expert. Refuses: the matmul itself, which is passed in.
+ * An expert has few rows, so threads that share each expert would mostly wait at its end. With
+ * several experts per thread, each thread computes whole experts and waits once. The bytes of a row
+ * are the same either way. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
 
-#define EXPERTS_EACH 4 // experts with rows for each thread, from which on it has its own
+#define EXPERTS_EACH 4 // experts with rows per thread, from which a thread computes whole experts
 
 struct experts_task {
-    const struct ops *ops; // of one expert
+    const struct ops *ops; // for one expert
     const struct expert_matmul_args *args;
     cpu_matmul_fn matmul;
-    float *together; // [m * n_used][k]: rows of tokens, where their pairs stand
+    float *together; // [m * n_used][k]: rows of tokens in the order of pairs
     uint8_t *scratch;
-    int64_t scratch_bytes; // of a thread; 0: all have one
+    int64_t scratch_bytes; // per thread; 0: all threads share one
     int64_t cost;          // of all experts
 };
 
@@ -25,7 +25,7 @@ static int n_rows(const struct route *r, int e)
     return r->first[e + 1] - r->first[e];
 }
 
-/* As a matmul's panels are weighed: their bytes, and their numbers for each row. */
+/* The cost of expert e's panels, as matmul_panel_cost(). */
 static int64_t cost_of(const struct expert_matmul_args *a, int e)
 {
     struct matmul_args own = a->matmul;
@@ -62,7 +62,7 @@ static void multiply(const struct experts_task *t, int e, int thread)
         t->matmul(t->ops, &own);
 }
 
-/* Those in whose middle a thread's share of the cost lies. */
+/* Computes the experts whose middle falls in this thread's share of the total cost. */
 static void multiply_own(void *ctx, int thread, int n_threads)
 {
     const struct experts_task *t = ctx;

@@ -1,8 +1,7 @@
-/* kernels/cpu/gather.c - gather, compact and cast: numbers from where they stand to where they are
- * wanted.
+/* kernels/cpu/gather.c - gather, compact and cast: ops that move numbers.
  *
- * Owns: nothing but the loops; no sums, so one source serves all sets. Note:
- * compact's rows overlap, so that threads share columns, not rows. */
+ * Owns: the loops. There are no sums, so one source serves all sets. Rows of compact overlap, so
+ * threads split columns, not rows. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -35,7 +34,7 @@ void cpu_gather(const struct ops *ops, const struct gather_args *args)
 static void compact_part(void *ctx, int thread, int n_threads)
 {
     const struct compact_args *a = ctx;
-    int64_t first, last; // of columns, in cache lines
+    int64_t first, last; // columns, in cache lines
     pool_split(ceil_div(a->dim, 16), thread, n_threads, &first, &last);
     first *= 16;
     last = min_i64(last * 16, a->dim);

@@ -1,8 +1,5 @@
-/* kernels/cpu/matmul_amx.c - see matmul.inc: pairs of bf16 in AMX tiles; what is not tiles is
- * AVX-512.
- *
- * Note: under f32 there is nothing for tiles to do, and the bytes are those of all
- * sets. */
+/* kernels/cpu/matmul_amx.c - see matmul.inc: pairs of bf16 in AMX tiles, the rest in AVX-512.
+ * COMPUTE_F32 has no tiles and the bytes of every other set. */
 #define CPU_ISA CPU_AVX512
 #define MATMUL_AMX
 #include "kernels/cpu/matmul.inc"

@@ -1,8 +1,8 @@
-/* kernels/cpu/route.c - which experts the tokens of a tile go to.
+/* kernels/cpu/route.c - chooses the experts of a tile's tokens.
  *
- * Owns: the sorting of pairs. Refuses: instruction sets: a token has a hundred
- * logits. Note: threads choose for tokens of their own, then one counts and sorts,
- * which is a few thousand additions. */
+ * Owns: the sorting of pairs. Refuses: instruction sets: a token has about a hundred logits.
+ * Threads choose for their own tokens; one thread then counts and sorts, a few thousand
+ * additions. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/route.h"
 
@@ -35,7 +35,7 @@ void cpu_route(const struct ops *ops, const struct route_args *a)
         r->places[i] = r->first[expert]++;
         r->pairs[r->places[i]] = (int32_t)i;
     }
-    for (int e = r->n_experts; e > 0; e--) // each stands where the next one begins
+    for (int e = r->n_experts; e > 0; e--) // each is now at the start of the next expert
         r->first[e] = r->first[e - 1];
     r->first[0] = 0;
 }

@@ -1,9 +1,8 @@
-/* kernels/cpu/slots.c - kv_store and prompt_keep: tokens into the workspace, the kept ones into
- * pages.
+/* kernels/cpu/slots.c - kv_store and prompt_keep: stores tokens in the workspace, and kept tokens
+ * in pages.
  *
  * Owns: which slots a prompt keeps. Refuses: sums (none here, so one source serves all sets).
- * Note: the choice is made by throwing out the n - budget slots that go first,
- * kept in a bounded heap, never by sorting them all. */
+ * A bounded heap finds the n - budget slots to evict; the slots are never sorted. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -15,7 +14,7 @@ static void store_part(void *ctx, int thread, int n_threads)
 {
     const struct kv_store_args *a = ctx;
     const struct kv_layout *l = &a->layout;
-    int64_t page0 = a->first / PAGE_SLOTS, first, last; // whole pages, for the cache lines' sake
+    int64_t page0 = a->first / PAGE_SLOTS, first, last; // whole pages: threads share no cache line
     pool_split(ceil_div(a->first + a->n, PAGE_SLOTS) - page0, thread, n_threads, &first, &last);
     int64_t end = min_i64((page0 + last) * PAGE_SLOTS, (int64_t)a->first + a->n);
     for (int64_t t = max_i64((page0 + first) * PAGE_SLOTS, a->first); t < end; t++) {
@@ -37,7 +36,7 @@ void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args)
 /* One thread's scratch for prompt_keep. */
 struct keep_scratch {
     float *rank;   // [n_prompt_pad]
-    int32_t *heap; // [n_prompt_pad] positions, the last of them to go at the root
+    int32_t *heap; // [n_prompt_pad] positions to evict, the last of them at the root
     uint8_t *gone; // [n_prompt_pad]
     float *k, *v;  // [head_dim]
 };
@@ -59,7 +58,7 @@ static int64_t keep_scratch_lay_out(struct keep_scratch *s, uint8_t *base, int64
 int64_t prompt_keep_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_kv_heads,
                                   int head_dim)
 {
-    (void)n_kv_heads; // a thread has one head at a time
+    (void)n_kv_heads; // a thread runs one head at a time
     return keep_scratch_lay_out(NULL, NULL, n_prompt_max, head_dim) * pool_threads(ops->pool);
 }
 
@@ -85,7 +84,7 @@ static void sift_down(const float *rank, int32_t *heap, int n, int at)
     }
 }
 
-/* Marks the n_out unprotected positions that go first. */
+/* Marks the first n_out unprotected positions to evict. */
 static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s, int n_out)
 {
     int n = 0;
@@ -102,13 +101,12 @@ static void choose_gone(const struct prompt_keep_args *a, struct keep_scratch *s
             sift_down(s->rank, s->heap, n, 0);
         }
     }
-    CHECK(n == n_out); // sink + recent <= budget was proved by evict_row_init
+    CHECK(n == n_out); // holds because evict_row_init checked sink + recent <= budget
     for (int i = 0; i < n; i++)
         s->gone[s->heap[i]] = 1;
 }
 
-/* K and V (or NULL) of a position, K as it is kept: where positions are ranks, as it was before it
- * was rotated. */
+/* K and V (or NULL) of a position, K as it is stored: unrotated where positions are ranks. */
 static void position_get(const struct prompt_keep_args *a, int head, int pos, float *k, float *v)
 {
     const uint8_t *page = (const uint8_t *)a->pages + pos / PAGE_SLOTS * a->from.page_bytes;
@@ -148,15 +146,15 @@ static void rank_positions(const struct prompt_keep_args *a, struct keep_scratch
     }
 }
 
-/* One slot from page to page of the same format: its column of the K panel, its line of V. Codes
- * are not words of 32 bits, and their scales stand apart. */
+/* Copies one slot between pages of the same format: its column of the K panel, its line of V. Not
+ * for codes: they are not 32-bit words, and have scales elsewhere. */
 static void copy_slot(const struct kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
                       int to_slot)
 {
     CHECK(l->format == KV_F32 || l->format == KV_BF16);
     const uint32_t *k = (const uint32_t *)from + from_slot;
     uint32_t *k_to = (uint32_t *)to + to_slot;
-    int64_t words = l->panel_bytes / 4; // of a panel; of K, one word of every 32 is the slot's
+    int64_t words = l->panel_bytes / 4; // of a panel; every 32nd word of K is the slot's
     for (int64_t i = 0; i < words; i += PAGE_SLOTS)
         k_to[i] = k[i];
     from += l->v_offset;
@@ -172,13 +170,12 @@ static void copy_slot(const struct kv_layout *l, const uint8_t *from, int from_s
         v_to[d] = v[d];
 }
 
-/* The page of the row in which a slot stands. */
 static uint8_t *page_to(const struct kv_row *kv, int slot)
 {
     return kv_page_of(kv->all, kv->page_ids[slot / PAGE_SLOTS]);
 }
 
-/* 1: a slot of the row holds the bytes that the workspace has. */
+/* 1: a row's slot holds the same bytes as the workspace. */
 static int stays_as_is(const struct prompt_keep_args *a)
 {
     return a->from.format == a->kv.layout.format && !a->rope.cos;
@@ -199,7 +196,7 @@ static void keep_slot(const struct prompt_keep_args *a, const struct kv_row *kv,
     kv_put(&a->kv.layout, to, to_slot, head, s->k, s->v);
 }
 
-/* Everything stays where it is: whole pages, as far as they are full. Returns the slots copied. */
+/* Copies whole full pages when every slot keeps its place. Returns the slots copied. */
 static int keep_pages(const struct prompt_keep_args *a, const struct kv_row *kv, int head)
 {
     const struct kv_layout *l = &a->from;
@@ -214,7 +211,7 @@ static int keep_pages(const struct prompt_keep_args *a, const struct kv_row *kv,
     return n_pages * PAGE_SLOTS;
 }
 
-/* The newest positions, under mixed. */
+/* Stores a token in the ring (mixed). */
 static void keep_in_ring(const struct prompt_keep_args *a, const struct kv_row *kv,
                          struct keep_scratch *s, int head, int pos, int at)
 {
@@ -246,7 +243,7 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
         } else if (pos >= n_copied) {
             keep_slot(a, kv, s, head, pos, slot++);
         } else {
-            slot++; // lies there already
+            slot++; // copied by keep_pages
         }
         if (kv->slot_pos)
             kv->slot_pos[meta] = s->gone[pos] ? ~pos : pos;
@@ -263,7 +260,7 @@ static void keep_head(const struct prompt_keep_args *a, const struct kv_row *kv,
 struct keep_task {
     const struct prompt_keep_args *args;
     struct kv_row kv;
-    int n_out; // positions that do not fit the budget
+    int n_out; // positions over the budget
 };
 
 static struct keep_scratch thread_scratch(const struct prompt_keep_args *a, int thread)

@@ -3,7 +3,7 @@
  * Owns: the same operations on three instruction sets, lane by lane the same bits, so that kernels
  * are written once. Refuses: anything whose rounding or order could differ between them.
  * The including file names its set first: #define CPU_ISA CPU_AVX512 (or CPU_AVX2, CPU_PORTABLE).
- * The flags alone would not do: with -march=native every file has all of them. */
+ * Compiler flags do not tell: with -march=native every file has all of them. */
 #ifndef KERNELS_CPU_V16_H
 #define KERNELS_CPU_V16_H
 
@@ -23,8 +23,8 @@
 #define CPU_FN(name) cpu_##name##_portable
 #endif
 
-/* Sums stay in registers only if nothing is called and loops over the rows of a tile vanish. On the
- * portable path they live in memory anyway; there plain calls spare the compiler minutes. */
+/* Sums stay in registers only if everything is inlined and loops over a tile's rows are unrolled.
+ * Portable sums are in memory anyway, and plain calls there save minutes of compile time. */
 #if CPU_ISA == CPU_PORTABLE
 #define V16_FN static __attribute__((noinline, unused))
 #define V16_UNROLL
@@ -108,7 +108,7 @@ V16_FN int v16_any_not_below(v16 a, v16 b)
 {
     return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ) != 0;
 }
-/* p * 2^n; n stands in the low bits of t (see math_exp). */
+/* p * 2^n; n is in the low bits of t (see math_exp). */
 V16_FN v16 v16_scale_low(v16 p, v16 t)
 {
     return _mm512_castsi512_ps(
@@ -444,7 +444,7 @@ V16_FN v16 v16_exp(v16 x)
     return v16_keep_nan(x, y);
 }
 
-/* The same bits for numbers up to MATH_EXP_MAX (and NaN). */
+/* v16_exp() for numbers up to MATH_EXP_MAX, and for NaN. */
 V16_FN v16 v16_exp_below(v16 x)
 {
     v16 y = v16_exp_in_range(x);
