@@ -1,7 +1,8 @@
-/* policy/admit.h - who enters a pass, which tokens a row takes in it, and when pages are too few.
+/* policy/admit.h - which rows enter a pass, how many tokens a row takes in it, and when a batch has
+ * too few KV pages.
  *
- * One rule, asked by the engine, which keeps requests and pages (engine/line/batch.c), and by
- * simulate(), which plays the same job with numbers alone. It changes speed and never a byte. */
+ * The engine (engine/line/batch.c) and simulate(), which plays the same job with numbers alone,
+ * share this rule. It affects speed, never a byte of output. */
 #ifndef POLICY_ADMIT_H
 #define POLICY_ADMIT_H
 
@@ -9,13 +10,13 @@
 #include "kernels/base/num.h"
 #include "policy/plan.h"
 
-/* Prompt and forced tokens of one pass, all batches: how many it admits, how many came in. */
+/* Limit on prompt and forced tokens of one pass over all batches, and tokens admitted so far. */
 struct gate {
     int prefill, admitted;
 };
 
-/* Tokens that a live row takes, of `wanted` that are known and not done. One token of its own is
- * always free; more count as admitted. */
+/* Tokens that a live row takes, of `wanted` known tokens that are not done. The first token is
+ * always free; if a row takes more, all count as admitted. */
 static inline int admit_live(struct gate *g, int wanted)
 {
     if (wanted <= 1)
@@ -26,8 +27,8 @@ static inline int admit_live(struct gate *g, int wanted)
     return take;
 }
 
-/* Tokens that a waiting row would take on entering, of `wanted` known ones; 0: not in this pass. A
- * prompt enters whole; one longer than what a pass admits enters alone. */
+/* Tokens that a waiting row takes on entering, of `wanted` known tokens; 0: not in this pass. A
+ * prompt enters whole; a prompt longer than the limit enters alone. */
 static inline int admit_entry(const struct gate *g, int n_prompt, int wanted)
 {
     int left = g->prefill - g->admitted;
@@ -41,7 +42,7 @@ static inline int admit_pages(int slots)
     return (int)ceil_div(slots, PAGE_SLOTS);
 }
 
-/* Pages of a row of n_cap tokens at its longest. */
+/* Pages of a row with n_cap tokens, its greatest length. */
 static inline int admit_pages_max(const struct evict *e, const struct evict_row *row,
                                   int ring_slots, int n_cap)
 {
@@ -49,8 +50,8 @@ static inline int admit_pages_max(const struct evict *e, const struct evict_row 
     return admit_pages(slots - evict_ring_used(ring_slots, n_cap));
 }
 
-/* 1 when a row that needs so many pages may enter a batch that has n_free: a page is kept for each
- * of its rows that may still grow, or the newcomer would soon send one back to the queue. */
+/* 1 when a row that needs `need` pages may enter a batch with n_free. Each row that may still grow
+ * keeps a page in reserve, or the new row would soon send one back to the queue. */
 static inline int admit_room(int n_free, int need, int growing, int live)
 {
     return live == 0 || n_free >= need + growing;

@@ -3,8 +3,8 @@
 
 #include "policy/rates.h"
 
-/* Where positions are ranks: bytes that rotating a slot's keys writes and reads again, beside those
- * of attention. Where rows were measured that is in it. */
+/* Where positions are ranks: bytes that rotating a slot's keys writes and reads, beyond those of
+ * attention. Measured rates of rows include them. */
 static double turned_bytes(const struct setting *set)
 {
     const struct shape *s = set->shape;

@@ -1,7 +1,7 @@
-/* policy/attention.h - how long a batch attends in a layer of a kind.
+/* policy/attention.h - how long a batch's attention takes in a layer of a kind.
  *
- * Owns: seconds of slots and of pairs of a prompt, by the rates of where rows attend. Refuses: what
- * goes on beside it (policy/pass.h). */
+ * Owns: seconds of slots and of prompt pairs, by the rates of the processor that attends. Refuses:
+ * overlap with other work (policy/pass.h). */
 #ifndef POLICY_ATTENTION_H
 #define POLICY_ATTENTION_H
 

@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-#define PLAYED_ROWS 4096 // a job of more is played with every second row, every third ...
-#define PLAYED_FILL 6    // and so many times the rows of all batches at least
-#define QUICK_ROWS  768  // the same, quick
+#define PLAYED_ROWS 4096 // longer jobs are played with every second, third ... row
+#define PLAYED_FILL 6    // but with at least this many times the rows of all batches
+#define QUICK_ROWS  768  // the same for plan_cost_quick
 #define QUICK_FILL  3
 
 static const char *slowest(const struct plan_time *t)
@@ -30,8 +30,8 @@ static const char *slowest(const struct plan_time *t)
     return lanes[most].name;
 }
 
-/* Sums over passes that were priced, as a mean pass of `passes`; the job as runs of the plan's
- * class took it (policy/pace.h). */
+/* Converts sums over priced passes to a mean pass, and scales the job by the plan's pace
+ * (policy/pace.h). */
 static void mean_pass(struct plan_time *t, const struct setting *set, const struct plan *plan,
                       const struct lanes *sum, double priced)
 {
@@ -50,7 +50,7 @@ static void mean_pass(struct plan_time *t, const struct setting *set, const stru
 
 /* ---- played ---- */
 
-/* Of how many rows one is played. */
+/* Every how-manieth row is played. */
 static int every(const struct plan *plan, const struct work *work, int quick)
 {
     int64_t rows = (int64_t)plan->batch * plan->batches,
@@ -93,7 +93,7 @@ static int cost(const struct setting *set, const struct plan *plan, void *memory
     if (played.passes == 0)
         return 0;
     moves_end(&pricing.moves, pricing.last, pricing.sum.bytes);
-    /* What was left out goes at the pace of the rows that kept all places filled. */
+    /* Rows that were left out cost what rows cost while all places were filled. */
     double left_out = (double)(set->work->n_rows - played.rows);
     double filled = (double)(played.filled_to.rows - played.filled_from.rows);
     t->job_s = played.job_s;
@@ -135,7 +135,8 @@ int plan_cost_quick(const struct setting *set, const struct plan *plan, void *me
 
 /* ---- estimated ---- */
 
-/* The load of a batch in a pass in which `live` rows decode and `prompt` tokens enter, over all. */
+/* The mean load of a batch in a pass where `live` rows decode and `prompt` tokens enter, both
+ * summed over all batches. */
 static struct load typical(const struct setting *set, const struct plan *plan, double live,
                            double prompt)
 {
@@ -187,7 +188,7 @@ void plan_estimate(const struct setting *set, const struct plan *plan, void *mem
     double out = (double)work->output_tokens / n;
     double rows = min_d((double)plan->batch * plan->batches, n);
     double all = (double)work->prompt_tokens + (work->scores ? (double)work->output_tokens : 0);
-    /* A prompt enters whole: of a gate of 600 and prompts of 500 one a pass uses it. */
+    /* A prompt enters whole: a gate of 600 uses 500 with prompts of 500. */
     double fits = max_d(floor(plan->prefill_tokens / max_d(prompt, 1)), 1) * max_d(prompt, 1);
     double gate = work->scores ? plan->prefill_tokens : min_d(fits, all);
     double entering = max_d(ceil(all / max_d(gate, 1)), 1);

@@ -11,9 +11,9 @@ double device_matmul_s(const struct machine *m, double bytes, double flops, doub
                  rate(tokens * flops, m->device_flops.value));
 }
 
-/* Ops that the engine queues for a tile of tokens in a layer (engine/line/layer_decode.c): two
- * norms, Q K V, attention, output, both halves of the MLP, tables; and what only some shapes have.
- * Experts have a router, its choice and a sum besides. */
+/* Ops that the engine queues per tile of tokens in a layer (engine/line/layer_decode.c): two norms,
+ * Q K V, attention, output, both halves of the MLP, tables; plus those that only some shapes have.
+ * Experts add a router, its choice and a sum. */
 static int layer_ops(const struct shape *s)
 {
     const int norms = s->qk_norm != QK_NORM_NONE, rope = s->position == POSITION_ROPE;
@@ -25,8 +25,8 @@ double device_launches_s(const struct setting *set)
     return set->machine->launch_s.value * layer_ops(set->shape);
 }
 
-/* Bytes of a token that ops other than matmuls read and write: two norms, one of q and k, rope,
- * gates. Each of its experts gets a row in bf16 and leaves one in f32, which are added up. */
+/* Bytes per token that ops other than matmuls read and write: two norms, one of q and k, rope,
+ * gates. Each expert of a token reads a row in bf16 and writes one in f32; the rows are summed. */
 static double row_bytes(const struct shape *s)
 {
     const double q_k = ((double)s->n_heads + s->n_kv_heads) * s->head_dim;
@@ -36,8 +36,8 @@ static double row_bytes(const struct shape *s)
                 4 * experts * ((double)s->dim + s->ffn_dim));
 }
 
-/* Experts are read by themselves, those that a tile's tokens go to: where they wait for their bytes
- * the layer's other matmuls do not make up for it. */
+/* Only experts that a tile's tokens choose are read. Their matmuls are timed apart from the layer's
+ * others: time limited by bytes is not hidden by time limited by FLOPs. */
 struct device_layer device_layer_s(const struct setting *set, double tokens, int tile)
 {
     const struct shape *s = set->shape;

@@ -5,10 +5,10 @@
 
 #include <math.h>
 
-#define PRIOR  0.05 // of the job: so much time weighs what earlier runs took
-#define RECENT 0.5  // of the time so far,
-#define AHEAD  0.5  // and of the time that is left: passes older than this count little,
-#define LEAST  2.0  // seconds: but those of the last two seconds count
+#define PRIOR  0.05 // share of the job's time with which earlier runs count
+#define RECENT 0.5  // passes count less when older than this share of the time so far,
+#define AHEAD  0.5  // or than this share of the time that is left,
+#define LEAST  2.0  // but not below this many seconds
 
 void eta_begin(struct eta *e, double job_s, double first_s, double times)
 {

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-
 static const struct {
     const char *name, *goes;
 } policies[] = {
@@ -33,7 +32,7 @@ int evict_policy_by_name(const char *name)
     return policy;
 }
 
-/* Of a policy that the user leaves at its own. */
+/* The default of `recent`. */
 static int default_recent(int policy, const struct evict_row *row)
 {
     const double recent = evict_rule_of(policy).recent;
@@ -84,12 +83,12 @@ int64_t evict_tokens_max(const struct evict *e, int64_t context)
     const double slots = e->budget_is_fraction ? share * PAGE_SLOTS : budget;
     if (e->positions != EVICT_POSITIONS_SLOT || slots >= (double)context)
         return context;
-    if (e->budget_is_fraction && e->budget_of_prompt) // which is within it
+    if (e->budget_is_fraction && e->budget_of_prompt) // a prompt is within the context
         return budget < 1 ? EVICT_TOKENS_MAX : context;
     if (!e->budget_is_fraction || budget * EVICT_TOKENS_MAX < (double)context - 1)
         return EVICT_TOKENS_MAX;
     const double n = floor(((double)context - 1) / budget);
-    return (int64_t)n - (ceil(budget * n) >= (double)context); // products round, too
+    return (int64_t)n - (ceil(budget * n) >= (double)context); // products are rounded, too
 }
 
 int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max)

@@ -1,10 +1,10 @@
-/* policy/evict.h - the one list of eviction policies. A policy is a rule (policy/evict_rule.h); the
+/* policy/evict.h - the list of eviction policies. A policy is a rule (policy/evict_rule.h); the
  * mechanism is shared.
  *
- * Every slot has a score. The first `sink` positions and the last `recent` positions are protected;
- * the unprotected slot of the lowest rank goes first, of equal ranks the one with the oldest
- * position. Usable from C and CUDA: plain inline functions on numbers. Rules: README "Eviction";
- * sources: H2O (Zhang et al. 2023, arXiv 2306.14048), StreamingLLM (Xiao et al. 2023, arXiv
+ * Every slot has a score. The first `sink` and the last `recent` positions are protected; the
+ * unprotected slot with the lowest rank is evicted first, of equal ranks the oldest position.
+ * Usable from C and CUDA: plain inline functions on numbers. Rules: policy/README.md, "Eviction".
+ * Sources: H2O (Zhang et al. 2023, arXiv 2306.14048), StreamingLLM (Xiao et al. 2023, arXiv
  * 2309.17453). */
 #ifndef POLICY_EVICT_H
 #define POLICY_EVICT_H
@@ -36,13 +36,12 @@
 extern "C" {
 #endif
 
-/* What keys are rotated by under decode's rule: their positions; or their ranks among the slots
- * that their head keeps, 0 for the oldest, so that no position exceeds the budget, however long the
- * row. */
+/* What keys are rotated by under decode's rule: their positions, or their ranks among the slots of
+ * their head (0: the oldest), so that no position exceeds the budget, however long the row. */
 enum evict_positions { EVICT_POSITIONS_TRUE, EVICT_POSITIONS_SLOT };
 
-/* The list of policies. To add one: write policy/evict_x.h (policy/evict_rule.h says what is in
- * it), include it above, add its row here. */
+/* The list of policies. To add one: write policy/evict_x.h (see policy/evict_rule.h), include it
+ * above, add its row here. */
 #define EVICT_POLICIES(X)                                                                          \
     EVICT_RULE_WINDOW(X)                                                                           \
     EVICT_RULE_STREAMING(X)                                                                        \
@@ -71,37 +70,37 @@ enum evict_policy {
 #define EVICT_BAR_NAME(NAME, name, ...) "|" name
 #define EVICT_NAMES                     (&(EVICT_POLICIES(EVICT_BAR_NAME))[1])
 
-/* What the user asked for: one for the whole run. */
+/* What the user asked for, one for the whole run. */
 struct evict {
     int policy;    // enum evict_policy
     int scope;     // enum evict_scope
-    int simulate;  // 1: keep everything, mask what would have gone
+    int simulate;  // 1: keep everything, mask what would be evicted
     int positions; // enum evict_positions
     double budget; // slots when >= 1 and budget_is_fraction is 0
     int budget_is_fraction;
-    int budget_of_prompt; // 1: it is one of the prompt; 0: of prompt + max_tokens
+    int budget_of_prompt; // 1: a fraction of the prompt; 0: of prompt + max_tokens
     double recent;        // slots, or a fraction of the row's budget
     int recent_is_fraction;
     int sink;                     // slots; -1: the policy's default
     int recent_set;               // 0: the policy's default
-    const struct kv_kinds *kinds; // borrowed: of the model's layers; NULL: all are alike
+    const struct kv_kinds *kinds; // borrowed: kinds of the model's layers; NULL: all alike
 };
 
-/* Resolves budget, recent and sink for a row of n_prompt + n_max tokens (rule 3 of the README), in
- * layers of kind KV_MOST.
- * Returns 0, or -1 when sink + recent exceed the budget and the budget does not hold everything. */
+/* Resolves budget, recent and sink for a row of n_prompt + n_max tokens (rule 3 in
+ * policy/README.md) in layers of kind KV_MOST. Returns 0; -1: sink + recent exceed the budget, and
+ * the budget does not hold the whole row. */
 int evict_row_init(const struct evict *e, int64_t n_prompt, int64_t n_max, struct evict_row *row);
 const char *evict_policy_name(int policy);
 const char *evict_policy_goes(int policy);  // what it evicts first, in words
 int evict_policy_by_name(const char *name); // N_EVICT_POLICIES when unknown
-/* Greatest number of slots that a row can hold in a layer of a kind. */
+/* The most slots that a row can hold in a layer of a kind. */
 int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64_t n_max);
-/* Most tokens of a row, of a model made for `context`: where positions are ranks as many as leave
- * the budget within it, for a count of slots that is within it any. */
+/* The longest row for a model with context `context`. Where positions are ranks: as long as the
+ * budget stays within the context, so any length for a fixed number of slots within it. */
 #define EVICT_TOKENS_MAX (1 << 27)
 int64_t evict_tokens_max(const struct evict *e, int64_t context);
 
-/* How many kinds of layers there are; what a kind is, and of which kind a layer (from 0). */
+/* The number of kinds of layers; a kind; the kind of a layer (from 0). */
 static inline int evict_kinds(const struct evict *e)
 {
     return e->kinds ? e->kinds->n : 1;
@@ -141,27 +140,27 @@ static inline int evict_policy_scores(int policy)
     return evict_rule_of(policy).source != EVICT_NO_SCORE;
 }
 
-/* 1: these are made of the weights of a prompt's queries. */
+/* 1: scores count the weights of a prompt's queries. */
 static inline int evict_prompt_scores(int policy)
 {
     const int source = evict_rule_of(policy).source;
     return source == EVICT_WEIGHTS || source == EVICT_GAPPED || source == EVICT_EACH;
 }
 
-/* 1: and of the weights of every token under decode's rule. */
+/* 1: scores also count the weights of every token under decode's rule. */
 static inline int evict_decode_scores(int policy)
 {
     return evict_prompt_scores(policy) && !evict_rule_of(policy).frozen;
 }
 
-/* enum evict_trait: what slots carry beside their score. */
+/* enum evict_trait: what slots carry besides their score. */
 static inline int evict_policy_trait(int policy)
 {
     return evict_rule_of(policy).trait;
 }
 
-/* The score of a slot, `score` so far, behind a token at position `now` whose weight on it, summed
- * over the `group` query heads of its KV head, is `weight`. */
+/* The score of a slot after a token at position `now`, whose weight on the slot, summed over the
+ * `group` query heads of the KV head, is `weight`. */
 static inline float evict_score_next(const struct evict_rule *r, float score, float weight,
                                      int group, int now)
 {
@@ -170,7 +169,7 @@ static inline float evict_score_next(const struct evict_rule *r, float score, fl
     return fmaf(score, r->keep, weight);
 }
 
-/* What a slot counts, alone and summed over KV heads: the score that its rank is made of. */
+/* The value of a slot, of which (alone or summed over KV heads) its rank is computed. */
 static inline float evict_score_value(const struct evict_rule *r, float score, float trait)
 {
     if (r->source == EVICT_EACH)
@@ -178,7 +177,7 @@ static inline float evict_score_value(const struct evict_rule *r, float score, f
     return r->trait ? score * trait : score;
 }
 
-/* Rank of a slot for the query at position `now`: lower goes first. */
+/* Rank of a slot for the query at position `now`: the lowest is evicted first. */
 static inline float evict_rank(int policy, const struct evict_row *row, float score, int pos,
                                int now)
 {
@@ -192,28 +191,27 @@ static inline float evict_rank(int policy, const struct evict_row *row, float sc
     return 0;
 }
 
-/* Slots that a head keeps when a token at position `now` comes: its rank. */
+/* The rank of a new token at position `now`: the slots that its head keeps. */
 static inline int evict_rank_new(const struct evict_row *row, int now)
 {
     return now < row->budget ? now : row->budget;
 }
 
-/* 1 when the position may not go while the newest position is `now`. */
+/* 1 when the position must stay while the newest position is `now`. */
 static inline int evict_protected(const struct evict_row *row, int pos, int now)
 {
     return pos < row->sink || pos > now - row->recent;
 }
 
-/* The position that a token at position `now` does not see though its head keeps it; -1: it sees
- * all. */
+/* A position that the token at `now` does not see although its head keeps it; -1: none. */
 static inline int evict_hidden(const struct evict_rule *r, const struct evict_row *row, int now)
 {
     const int gap = r->source == EVICT_GAPPED && row->recent > 0 && now > row->budget;
     return gap ? now - row->recent : -1;
 }
 
-/* Under the KV format mixed: how many of the row's newest tokens stand in its ring. They are among
- * its slots and all protected. */
+/* KV format mixed: how many of the row's newest tokens are in its ring. They count as slots, and
+ * all are protected. */
 #define EVICT_RING_MAX 64
 static inline int evict_ring_slots(const struct evict_row *row)
 {
@@ -222,9 +220,9 @@ static inline int evict_ring_slots(const struct evict_row *row)
     return n > 0 ? n : 0;
 }
 
-/* A row's limits when its prompt is cut. Where scores are of the prompt alone, recent is what
- * decode keeps of its own tokens, which have none, and of the prompt no more is protected than the
- * queries that its scores are of, and what has to stand in the ring. */
+/* The limits by which a row's prompt is cut. With frozen scores (made of the prompt alone) `recent`
+ * is what decode keeps of its own tokens, which have no score; of the prompt only as many tokens
+ * are protected as there are queries in the scores, or slots in the ring. */
 static inline struct evict_row evict_behind_prompt(int policy, const struct evict_row *row,
                                                    int ring_slots)
 {
@@ -236,14 +234,14 @@ static inline struct evict_row evict_behind_prompt(int policy, const struct evic
     return limits;
 }
 
-/* Of a row of n tokens those that stand in its ring. */
+/* Ring slots in use after n tokens. */
 static inline int evict_ring_used(int ring_slots, int n)
 {
     return n < ring_slots ? n : ring_slots;
 }
 
-/* Page slots in use after n more tokens of a row that had n_done: what its budget lets it hold,
- * less what stands in its ring. */
+/* Page slots in use after n more tokens of a row that had n_done: what the budget holds, minus the
+ * ring. */
 static inline int evict_slots_after(const struct evict *e, const struct evict_row *row,
                                     int ring_slots, int n_slots, int n_done, int n)
 {
@@ -253,30 +251,29 @@ static inline int evict_slots_after(const struct evict *e, const struct evict_ro
     return (int)slots - evict_ring_used(ring_slots, n_done + n);
 }
 
-/* A row's limits where the budget is `share` of what it was. What is protected is protected
- * everywhere, and shares are of the rest; a policy that protects all it has (all but the sink is
- * recent) has shares of that. Rounded down: layers together hold no more than was asked. */
+/* Scales a row's budget by `share`. Protected slots stay and the share applies to the rest; a
+ * policy whose slots are all protected (recent is all but the sink) scales `recent`. Rounded down,
+ * so that layers together hold no more than asked. */
 static inline void evict_share(struct evict_row *row, double share)
 {
     const int all_recent = row->sink + row->recent == row->budget;
     const int kept = row->sink + (all_recent ? 0 : row->recent);
     if (row->budget == INT32_MAX || row->budget < kept)
         return;
-    const double budget =
-        kept + share * (row->budget - kept) + 1e-6; // shares are rounded themselves
+    const double budget = kept + share * (row->budget - kept) + 1e-6; // shares are rounded, too
     row->budget = budget < 1 ? 1 : budget < INT32_MAX ? (int)budget : INT32_MAX;
     row->recent = all_recent ? row->budget - row->sink : row->recent;
 }
 
-/* The rule of layers of a kind, of a row as evict_row_init() has left it. One whose attention has a
- * window of W tokens has a rule of its own, whatever the run's: its newest W - 1 slots stay (fewer,
- * where the run's budget is smaller), and a new token sees them and itself. */
+/* The rule of layers of a kind, for a row from evict_row_init(). A layer with an attention window
+ * of W tokens always evicts by age: it keeps its newest W - 1 slots (or the run's budget if that is
+ * smaller), and a new token sees these and itself. */
 static inline void evict_in_kind(const struct evict *e, const struct evict_row *row, int kind,
                                  struct evict *kind_e, struct evict_row *kind_row)
 {
     const struct kv_kind of = evict_kind(e, kind);
     *kind_e = *e;
-    kind_e->kinds = NULL; // all of these are alike
+    kind_e->kinds = NULL; // all layers of a kind are alike
     *kind_row = *row;
     evict_share(kind_row, of.share / evict_kind(e, KV_MOST).share);
     if (of.window <= 0)
@@ -287,7 +284,7 @@ static inline void evict_in_kind(const struct evict *e, const struct evict_row *
     kind_row->sink = 0;
 }
 
-/* 1: where rows evict in a layer of a kind, they write over their slots in turn: by age alone. */
+/* 1: rows in a layer of this kind evict by age alone, so they overwrite their slots in turn. */
 static inline int evict_in_turn(const struct evict *e, int kind)
 {
     int by_age =
@@ -295,33 +292,33 @@ static inline int evict_in_turn(const struct evict *e, int kind)
     return evict_kind(e, kind).window > 0 || by_age;
 }
 
-/* Of a row that evicts in turn, `slots` page slots in all: the one that its token at position pos
- * writes over. The first to go is the one behind the sink, after a prompt of more than the budget
- * as well; n_prompt tokens were its prompt. */
+/* For a row that evicts in turn, with `slots` page slots: the slot that its token at position pos
+ * overwrites. The first one is just after the sink, also after a prompt longer than the budget.
+ * n_prompt: tokens of its prompt. */
 static inline int evict_turn(const struct evict_row *row, int slots, int n_prompt, int pos)
 {
     int first = n_prompt > row->budget ? n_prompt : row->budget;
     return row->sink + (pos - first) % (slots - row->sink);
 }
 
-/* Pages that n tokens from position pos on write over, of the first `full` ones of such a row. */
+/* Of the first `full` pages of such a row, those that n tokens from position pos on overwrite. */
 static inline int evict_turn_pages(const struct evict_row *row, int slots, int n_prompt, int pos,
                                    int n, int full)
 {
-    int skip = row->budget - pos > 0 ? row->budget - pos : 0; // these find room
+    int skip = row->budget - pos > 0 ? row->budget - pos : 0; // these tokens need no victim
     int cycle = slots - row->sink, pages = 0;
     if (n <= skip || cycle <= 0)
         return 0;
     int start = evict_turn(row, slots, n_prompt, pos + skip);
     for (int page = row->sink / 32; page < full; page++) {
         int first = page * 32 > row->sink ? page * 32 : row->sink;
-        int behind = (first - start + cycle) % cycle; // tokens until the page is met
+        int behind = (first - start + cycle) % cycle; // tokens until this page is reached
         pages += behind < n - skip || behind + page * 32 + 32 - first > cycle;
     }
     return pages;
 }
 
-/* 1 when slot (rank_a, pos_a) goes before slot (rank_b, pos_b). A NaN rank goes first. */
+/* 1 when slot (rank_a, pos_a) is evicted before slot (rank_b, pos_b). A NaN rank is first. */
 static inline int evict_before(float rank_a, int pos_a, float rank_b, int pos_b)
 {
     if (rank_a != rank_a || rank_b != rank_b)

@@ -1,9 +1,9 @@
-/* policy/evict_ema.h - a sum that forgets: c = d c + p for every query, in the prompt too, d 0.98,
- * so that a weight counts half after 34 queries. h2o's sum (arXiv 2306.14048) never forgets what a
- * prompt's first tokens once were, and in a long answer keeps them; here the last hundred queries
- * decide. Not of a paper: ports of H2O have such an average, with d to choose. In steps of a budget
- * of 128 0.9 forgets too fast and 0.995 too slowly (SmolLM2-135M). A query worth less than 2^-59,
- * 2,048 before the prompt's end, counts nothing. */
+/* policy/evict_ema.h - a decaying sum: c = d c + p for every query, prompts included, d = 0.98, so
+ * that a weight counts half after 34 queries. h2o's sum (arXiv 2306.14048) never forgets the high
+ * early weights of a prompt's first tokens and keeps them in a long answer; here the last hundred
+ * queries decide. Not from a paper: ports of H2O have such an average with d to choose. With a
+ * budget of 128, 0.9 forgets too fast and 0.995 too slowly (SmolLM2-135M). A query worth less than
+ * 2^-59, 2,048 before the prompt's end, does not count. */
 #ifndef POLICY_EVICT_EMA_H
 #define POLICY_EVICT_EMA_H
 

@@ -1,8 +1,8 @@
-/* policy/evict_fixed.h - the last 4 positions of every block of 32 and the recent ones (the fixed
- * pattern of Sparse Transformers, Child et al. 2019, arXiv 1904.10509: a block's last columns stand
- * for all of it; blocks of 128 with 8 to 32 columns there). The paper keeps those of every block.
- * Here they must fit the slots which are not recent: of a longer text only every s-th block has
- * its columns kept, s as the stride of evict_strided.h. */
+/* policy/evict_fixed.h - keeps the last 4 positions of every block of 32, and the recent ones (the
+ * fixed pattern of Sparse Transformers, Child et al. 2019, arXiv 1904.10509, where a block's last
+ * columns summarise the block; there 8 to 32 columns of blocks of 128). The paper keeps the columns
+ * of every block. Here they must fit the slots that are not recent: in a longer text only every
+ * s-th block keeps its columns, s as the stride of evict_strided.h. */
 #ifndef POLICY_EVICT_FIXED_H
 #define POLICY_EVICT_FIXED_H
 
@@ -14,7 +14,7 @@
 /* 1 when the position is one of at most n_slots of the pattern. */
 static inline int evict_fixed_has(const struct evict_row *row, int n_slots, int pos, int now)
 {
-    const int newest = now - row->recent; // that is not recent
+    const int newest = now - row->recent; // newest position that is not recent
     const int n_blocks = newest / EVICT_FIXED_BLOCK + 1, most = n_slots / EVICT_FIXED_COLUMNS;
     if (most <= 0 || newest < 0 ||
         pos % EVICT_FIXED_BLOCK < EVICT_FIXED_BLOCK - EVICT_FIXED_COLUMNS)

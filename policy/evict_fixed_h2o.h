@@ -1,4 +1,4 @@
-/* policy/evict_fixed_h2o.h - fixed with heavy hitters, as evict_strided_h2o.h has them. */
+/* policy/evict_fixed_h2o.h - fixed with heavy hitters, as in evict_strided_h2o.h. */
 #ifndef POLICY_EVICT_FIXED_H2O_H
 #define POLICY_EVICT_FIXED_H2O_H
 

@@ -1,5 +1,4 @@
-/* policy/evict_h2o.h - the paper's rule: rank = accumulated attention score (arXiv 2306.14048, eq.
- * 3). */
+/* policy/evict_h2o.h - H2O's rule: rank = accumulated attention score (arXiv 2306.14048, eq. 3). */
 #ifndef POLICY_EVICT_H2O_H
 #define POLICY_EVICT_H2O_H
 

@@ -1,5 +1,5 @@
 /* policy/evict_h2o_mean.h - accumulated score divided by the number of queries that could see the
- * slot, now - pos + 1, which takes away the head start of early tokens. */
+ * slot, now - pos + 1, which removes the head start of early tokens. */
 #ifndef POLICY_EVICT_H2O_MEAN_H
 #define POLICY_EVICT_H2O_MEAN_H
 

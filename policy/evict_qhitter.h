@@ -1,14 +1,14 @@
-/* policy/evict_qhitter.h - what is looked at much, and what survives few bits (Q-Hitter, Zhang et
- * al. 2024, MLSys 6, VITA-Group/Q-Hitter): rank = c (1 - e), with c the summed attention and e what
- * codes of four bits lose: the mean of the errors of key and value, each relative to its norm
+/* policy/evict_qhitter.h - keeps tokens with much attention that survive 4-bit storage (Q-Hitter,
+ * Zhang et al. 2024, MLSys 6, VITA-Group/Q-Hitter): rank = c (1 - e), c the summed attention, e the
+ * error of 4-bit codes: the mean of the errors of key and value, each relative to its norm
  * (kernels/score.h). Differences:
- * - the paper adds c and 1 - e, each as its share of the way from the least to the greatest of the
- *   cache, for which every step would look at all slots before it chooses; a product needs neither
- *   end and is the attention that the codes leave;
- * - codes are those of this engine's q4, whatever the KV format is: a format changes no choice by
- *   itself;
- * - half of the budget is recent by default, where the paper's code has none: who has just come
- *   would go, having been looked at once;
+ * - the paper adds c and 1 - e, each scaled to 0..1 between the least and greatest of the cache,
+ * which needs a pass over all slots before each choice; a product needs no scaling, and is the
+ * attention that the codes keep;
+ * - codes are those of sluice's q4, whatever the KV format, so that a format changes no choice by
+ * itself;
+ * - half of the budget is recent by default; the paper's code protects none, and a new token, seen
+ * by one query, would go at once;
  * - no part of the budget is for the sums alone (7 % of the prompt there). */
 #ifndef POLICY_EVICT_QHITTER_H
 #define POLICY_EVICT_QHITTER_H

@@ -1,4 +1,4 @@
-/* policy/evict_row.h - a run's budget, resolved for one row. */
+/* policy/evict_row.h - the limits of one row, resolved from a run's budget. */
 #ifndef POLICY_EVICT_ROW_H
 #define POLICY_EVICT_ROW_H
 

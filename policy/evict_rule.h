@@ -1,17 +1,17 @@
-/* policy/evict_rule.h - the contract of an eviction policy: a policy's rule, as data and a rank.
+/* policy/evict_rule.h - the contract of an eviction policy: its rule as data and a rank function.
  *
- * policy/evict_x.h has the whole rule of policy x: EVICT_RULE_X(X), one row of X for the list in
- * policy/evict.h, and, where the row needs one of its own, a rank function. CPU and CUDA compile
- * the same file. A row is X(NAME, name, what goes first in words, rank function, source, sink,
- * recent, scope).
+ * policy/evict_x.h holds the whole rule of policy x: EVICT_RULE_X(X), a row of X for the list in
+ * policy/evict.h, and a rank function if it needs its own. CPU and CUDA compile the same file. A
+ * row is X(NAME, name, what it evicts first in words, rank function, source, sink, recent, scope);
+ * "source" is the first six fields of struct evict_rule.
  *
- * Score: f32, of a slot and KV head. A query's weight on a slot is summed over the query heads of
- * the KV head. The score is the sum of these weights over queries: a prompt counts its last `last`
- * queries, and each query multiplies the score so far by `keep` (1: a sum; 0: the last query's
- * weight). Kept number: one f32 a slot, made of key and value when the token is stored, by which
- * the score is multiplied; no byte where the rule has none. Rank: made of the row's limits, score
- * times kept number (summed over KV heads under scope layer), position and newest position; the
- * lowest rank goes first. A policy reads nothing else. */
+ * Score: f32, per slot and KV head. A query's weight on a slot is summed over the query heads of
+ * the KV head, and the score sums these weights over queries: a prompt counts its last `last`
+ * queries, and each query first multiplies the score by `keep` (1: a sum; 0: the last query's
+ * weight). Trait: one f32 per slot, computed from key and value when the token is stored, which
+ * multiplies the score; no storage if the rule has none. Rank: computed from the row's limits,
+ * score times trait (summed over KV heads under scope layer), position and newest position; the
+ * slot with the lowest rank is evicted first. A policy reads nothing else. */
 #ifndef POLICY_EVICT_RULE_H
 #define POLICY_EVICT_RULE_H
 
@@ -21,41 +21,41 @@
 #include "policy/evict_row.h"
 
 enum evict_source {
-    EVICT_NO_SCORE, // none: the rank is made of positions
+    EVICT_NO_SCORE, // the rank depends on positions alone
     EVICT_WEIGHTS,  // attention weights
-    EVICT_GAPPED,   // the same; a token does not see the token that has just left the recent ones
-    EVICT_EACH      // the weights of each query by itself: evict_scissorhands.h
+    EVICT_GAPPED,   // the same; a token does not see the token that has just left the recent window
+    EVICT_EACH      // each query's weights by themselves: evict_scissorhands.h
 };
 
-/* The kept number. */
+/* What else a slot keeps. */
 enum evict_trait {
     EVICT_NO_TRAIT,
     EVICT_VALUE_NORM, // the norm of the value
-    EVICT_CODES_LEFT  // the share of key and value that codes of four bits leave
+    EVICT_CODES_LEFT  // the share of key and value that 4-bit codes keep
 };
 
 enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
 
-#define EVICT_REST INT32_MAX // recent: what the sink leaves of the budget
+#define EVICT_REST INT32_MAX // recent: all of the budget but the sink
 
 struct evict_rule {
-    int source;    // enum evict_source
-    int last;      // of a prompt so many of its last queries count
-    float keep;    // what is left of a score when the next query's weight is added
-    int frozen;    // 1: decode leaves scores as the prompt has made them
-    int pool;      // behind a prompt a score is the greatest of so many neighbours' on either side
-    int trait;     // enum evict_trait
-    int sink;      // defaults: first positions protected,
-    double recent; // last positions protected: below 1 a fraction of the budget, else slots, as
-                   // many as the sink leaves
+    int source; // enum evict_source
+    int last;   // so many last queries of a prompt count
+    float keep; // factor on a score before the next query's weight is added
+    int frozen; // 1: decode leaves scores as the prompt made them
+    int pool;   // after a prompt a score becomes the maximum over so many neighbours on either side
+    int trait;  // enum evict_trait
+    int sink;   // default: first positions protected
+    double recent; // default: last positions protected: below 1 a fraction of the budget, else
+                   // slots, as far as the sink leaves any
     int scope;     // enum evict_scope
 };
 
-/* Sources that more than one policy has: the first six numbers of a rule. */
+/* Sources shared by several policies: the first six fields of a rule. */
 #define EVICT_SCORE_NONE EVICT_NO_SCORE, 0, 1, 0, 0, EVICT_NO_TRAIT
 #define EVICT_SCORE_SUM  EVICT_WEIGHTS, INT32_MAX, 1, 0, 0, EVICT_NO_TRAIT
 
-/* Ranks that more than one policy has: the oldest goes first; the lowest score does. */
+/* Ranks shared by several policies: the oldest first; the lowest score first. */
 static inline float evict_rank_age(const struct evict_row *row, float score, int pos, int now)
 {
     (void)row;
@@ -78,7 +78,7 @@ static inline int evict_first_query(const struct evict_rule *r, int n_prompt)
     return n_prompt > r->last ? n_prompt - r->last : 0;
 }
 
-/* What the weights of a prompt's query are worth: keep to the power of the queries after it. */
+/* Factor on the weights of a prompt's query: keep to the power of the number of later queries. */
 static inline float evict_query_worth(const struct evict_rule *r, int query, int n_prompt)
 {
     float worth = 1, power = r->keep;
@@ -89,7 +89,7 @@ static inline float evict_query_worth(const struct evict_rule *r, int query, int
     return worth;
 }
 
-/* The score of a position behind its prompt. scores [n_prompt]: as the queries have made them. */
+/* The score of a position after its prompt. scores [n_prompt]: as the queries made them. */
 static inline float evict_score_pooled(const struct evict_rule *r, const float *scores, int pos,
                                        int n_prompt)
 {

@@ -1,9 +1,9 @@
-/* policy/evict_scissorhands.h - how many of the last 32 queries gave the slot at least their mean,
- * 1/t for the t-th token (Scissorhands, Liu et al. 2023, arXiv 2305.17118, which counts how often
- * it was less in a window of up to 400). The 32 answers are the bits of the score, so that a slot
- * costs what it costs under h2o. The paper asks every head for itself and drops many slots at a
- * time; here a group of query heads has one answer, about their mean weight, and one slot goes a
- * token. The newest 32 stay by default: who is judged has been asked as often as the others. */
+/* policy/evict_scissorhands.h - how many of the last 32 queries gave the slot at least their mean
+ * weight, 1/t for the t-th token (Scissorhands, Liu et al. 2023, arXiv 2305.17118, which counts how
+ * often it was less in a window of up to 400). The 32 answers are the bits of the score, so that a
+ * slot costs as much as under h2o. The paper judges each head and drops many slots at a time; here
+ * a group of query heads gives one answer, for its mean weight, and each token evicts one slot. The
+ * newest 32 stay by default, so that every judged slot has had all 32 queries. */
 #ifndef POLICY_EVICT_SCISSORHANDS_H
 #define POLICY_EVICT_SCISSORHANDS_H
 
@@ -11,7 +11,7 @@
 
 #define EVICT_SCISSORHANDS_WINDOW 32
 
-/* The score's bits, the last query's lowest. */
+/* The score's bits; the last query's is the lowest. */
 static inline uint32_t evict_scissorhands_bits(float score)
 {
     const union {
@@ -21,7 +21,7 @@ static inline uint32_t evict_scissorhands_bits(float score)
     return bits.u;
 }
 
-/* The score when n more queries have answered; later: their bits. */
+/* The score after n more queries; later: their bits. */
 static inline float evict_scissorhands_join(float score, float later, int n)
 {
     union {
@@ -32,7 +32,7 @@ static inline float evict_scissorhands_join(float score, float later, int n)
     return bits.f;
 }
 
-/* The same when the one at position `now` has, whose weight on the slot, summed over `group` query
+/* The score after the query at position `now`, whose weight on the slot, summed over `group` query
  * heads, is `weight`. */
 static inline float evict_scissorhands_next(float score, float weight, int group, int now)
 {
@@ -43,7 +43,7 @@ static inline float evict_scissorhands_next(float score, float weight, int group
     return evict_scissorhands_join(score, hit.f, 1);
 }
 
-/* How many said yes. */
+/* How many queries answered yes. */
 static inline float evict_scissorhands_count(float score)
 {
     uint32_t n = evict_scissorhands_bits(score);

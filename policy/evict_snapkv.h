@@ -1,12 +1,12 @@
-/* policy/evict_snapkv.h - what the prompt's last 16 queries look at (SnapKV, Li et al. 2024, arXiv
- * 2404.14469): a slot's score is the greatest sum of their weights among it and three positions on
- * either side. The paper's window is 32 to 64 queries; 16 found a passage that the prompt's end
- * asks for more often (SmolLM2-135M). Three differences:
- * - a score is of a KV head, not of a query head, so that a group shares its slots;
- * - the pool runs over the whole prompt, the window's own positions with it, which stay anyway;
- * - decode keeps the budget, where the paper's cache grows: scores stay as they are, and of the
- *   newest tokens, which have none, `recent` (half of the budget) take the room of the prompt's
- *   lowest. Behind the prompt only its last 16 are protected, as the paper's window is. */
+/* policy/evict_snapkv.h - keeps what the prompt's last 16 queries attend to (SnapKV, Li et al.
+ * 2024, arXiv 2404.14469): a slot's score is the greatest sum of their weights among the slot and
+ * three positions on either side. The paper's window is 32 to 64 queries; 16 found a passage that
+ * the prompt's end asks for more often (SmolLM2-135M). Three differences:
+ * - scores are per KV head, not per query head, so that a group shares its slots;
+ * - pooling covers the whole prompt, including the window's own positions, which stay anyway;
+ * - decode keeps the budget, where the paper's cache grows: scores stay as they are, and `recent`
+ * (half of the budget) of the newest tokens, which have no score, replace the prompt's lowest
+ * slots. When the prompt is cut, only its last 16 are protected, as in the paper. */
 #ifndef POLICY_EVICT_SNAPKV_H
 #define POLICY_EVICT_SNAPKV_H
 

@@ -1,4 +1,4 @@
-/* policy/evict_streaming.h - no score: the oldest unprotected slot goes; the sink and the recent
+/* policy/evict_streaming.h - no score: evicts the oldest unprotected slot; the sink and the recent
  * window are protected (arXiv 2309.17453). */
 #ifndef POLICY_EVICT_STREAMING_H
 #define POLICY_EVICT_STREAMING_H

@@ -1,9 +1,9 @@
-/* policy/evict_strided.h - every s-th position and the recent ones (the strided pattern of Sparse
- * Transformers, Child et al. 2019, arXiv 1904.10509). The paper's pattern moves with the query, and
- * its stride is fixed: what one query skips the next one reads. A cache of a fixed budget cannot
- * have that. Here the pattern stands still, and its stride is the least power of two that fits the
- * slots which are not recent: when the text has grown out of it, the stride doubles and the odd
- * ones go, so that what stays is spread over the whole text. */
+/* policy/evict_strided.h - keeps every s-th position, and the recent ones (the strided pattern of
+ * Sparse Transformers, Child et al. 2019, arXiv 1904.10509). The paper's pattern moves with the
+ * query at a fixed stride: what one query skips, the next one reads. A cache of fixed size cannot
+ * do that. Here the pattern is fixed, and the stride is the least power of two that fits the slots
+ * that are not recent: when the text outgrows it, the stride doubles and every other slot goes, so
+ * that the slots stay spread over the whole text. */
 #ifndef POLICY_EVICT_STRIDED_H
 #define POLICY_EVICT_STRIDED_H
 
@@ -11,7 +11,7 @@
 
 #include "policy/evict_rule.h"
 
-/* s - 1 for s the least power of two above n >= 0. */
+/* s - 1, s the least power of two above n >= 0. */
 static inline int evict_stride_mask(int n)
 {
     n |= n >> 1;
@@ -24,7 +24,7 @@ static inline int evict_stride_mask(int n)
 /* 1 when the position is one of at most n_slots of the pattern. */
 static inline int evict_strided_has(const struct evict_row *row, int n_slots, int pos, int now)
 {
-    const int newest = now - row->recent; // that is not recent
+    const int newest = now - row->recent; // newest position that is not recent
     return n_slots > 0 && newest >= 0 && (pos & evict_stride_mask(newest / n_slots)) == 0;
 }
 

@@ -1,6 +1,6 @@
 /* policy/evict_strided_h2o.h - strided with heavy hitters (H2O, Zhang et al. 2023, arXiv
- * 2306.14048, has Sparse Transformers with and without): half of what is not recent is for the
- * pattern, the rest for the greatest sums of attention. */
+ * 2306.14048, combines them with Sparse Transformers): half of the slots that are not recent are
+ * for the pattern, the rest for the greatest sums of attention. */
 #ifndef POLICY_EVICT_STRIDED_H2O_H
 #define POLICY_EVICT_STRIDED_H2O_H
 

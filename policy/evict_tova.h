@@ -1,7 +1,7 @@
 /* policy/evict_tova.h - the weight of the last query alone, summed over all heads (TOVA, Oren et
- * al. 2024, arXiv 2401.06104). The paper's rule has one kept set per layer: scope layer is the
- * default here, head the user's to ask for. It protects nothing; here the new token stays for a
- * step (recent 1), since under scope head a query may well look away from itself. */
+ * al. 2024, arXiv 2401.06104). The paper keeps one set per layer: scope layer is the default here.
+ * The paper protects nothing; here the new token stays for a step (recent 1), since under scope
+ * head a query may give itself little weight. */
 #ifndef POLICY_EVICT_TOVA_H
 #define POLICY_EVICT_TOVA_H
 

@@ -1,9 +1,9 @@
 /* policy/evict_vlen.h - summed attention times the norm of the slot's value: what a slot has added
- * to outputs, as far as a length tells (VATP, Guo et al. 2024, arXiv 2406.12335, with the l1 norm;
- * h2o-vlen of awslabs/keys_values with the l2 norm, which is here). A token that is looked at much
- * but has next to no value, as a text's first ones, is cheap to lose: the sink is protected for
- * that. The norm is of the value as it was computed, before the KV format rounds it. Under scope
- * layer the products are summed. */
+ * to outputs (VATP, Guo et al. 2024, arXiv 2406.12335, with the l1 norm; h2o-vlen of
+ * awslabs/keys_values with the l2 norm, as here). A token with much attention but almost no value,
+ * such as a text's first tokens, would be cheap to lose by this score, so the sink is protected.
+ * The norm is of the value before the KV format rounds it. Under scope layer the products are
+ * summed. */
 #ifndef POLICY_EVICT_VLEN_H
 #define POLICY_EVICT_VLEN_H
 

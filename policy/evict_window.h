@@ -1,4 +1,4 @@
-/* policy/evict_window.h - no score: the oldest slot goes. */
+/* policy/evict_window.h - no score: evicts the oldest slot. */
 #ifndef POLICY_EVICT_WINDOW_H
 #define POLICY_EVICT_WINDOW_H
 

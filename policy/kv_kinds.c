@@ -3,13 +3,13 @@
 
 #include <string.h>
 
-/* A layer and what it asks for. */
+/* The window and share of one layer. */
 struct asked {
     int layer, window;
     double share;
 };
 
-/* What holds more stands before: no window, the greater share, the longer window. */
+/* Sort order: no window first, then the longer window, then the greater share. */
 static int holds_more(const struct asked *a, const struct asked *b)
 {
     if ((a->window == 0) != (b->window == 0))
@@ -32,7 +32,7 @@ static int count_kinds(const struct asked *all, int n)
     return kinds;
 }
 
-/* The first n of `all` in so many steps of as many layers, each with the mean of its shares. */
+/* Replaces the first n of `all` by equal steps, each with the mean of its shares. */
 static void step_shares(struct asked *all, int n, int steps)
 {
     for (int step = 0; step < steps; step++) {

@@ -1,8 +1,8 @@
-/* policy/kv_kinds.h - layers by what their KV holds: their window, their share of the budget.
+/* policy/kv_kinds.h - groups layers by their KV: by attention window and share of the budget.
  *
- * Owns: which layers are alike. Refuses: what a row holds in them (policy/evict.h).
- * Note: kind KV_MOST holds at least what any other does, of every row at every
- * time, so rows are admitted and take pages by it. */
+ * Owns: which layers are alike. Refuses: how many slots a row holds in them (policy/evict.h).
+ * For every row at any time, kind KV_MOST holds at least as many slots as any other kind, so rows
+ * are admitted and get pages by KV_MOST. */
 #ifndef POLICY_KV_KINDS_H
 #define POLICY_KV_KINDS_H
 
@@ -14,21 +14,21 @@
 #define KV_MOST      0
 
 struct kv_kind {
-    int window; // tokens that a query sees, itself included; 0: all
-    double
-        share; // of what the mean layer has of the budget beside protected slots; 1 under windows
+    int window;   // tokens that a query sees, itself included; 0: no window
+    double share; // part of the budget beyond protected slots, relative to the mean layer; 1 with a
+                  // window
 };
 
 struct kv_kinds {
     int n;
     struct kv_kind of[KV_KINDS_MAX];
-    uint8_t layer[SHAPE_LAYERS_MAX]; // kind of each
+    uint8_t layer[SHAPE_LAYERS_MAX]; // kind of each layer
 };
 
-/* Kinds of layers with these windows (struct shape) and shares ([n_layers], > 0; NULL: all alike).
- * Shares are scaled to a mean of 1 over the layers that have no window; more different ones than
- * there may be kinds become as many steps, each the mean of its layers. Returns 0, -1 when windows
- * alone are of more kinds. */
+/* Groups layers with these windows (struct shape) and shares ([n_layers], > 0; NULL: all alike).
+ * Shares are scaled to a mean of 1 over the layers without a window. If there are more different
+ * shares than kinds are left, they become equal steps, each with the mean of its layers. Returns 0;
+ * -1: the windows alone need too many kinds. */
 int kv_kinds_make(struct kv_kinds *kinds, const int32_t *layer_window, const double *layer_share,
                   int n_layers);
 
@@ -38,8 +38,8 @@ static inline int kv_kinds_uneven(const struct kv_kinds *kinds)
     return kinds->of[KV_MOST].share > 1;
 }
 
-/* Shares that fall evenly from the first layer to the last, whose is 1 / beta of the mean (beta >=
- * 1; PyramidKV, Cai et al. 2024, arXiv 2406.02069, there beta is 20). */
+/* Shares that fall linearly from the first layer to the last, which gets 1 / beta of the mean (beta
+ * >= 1; PyramidKV, Cai et al. 2024, arXiv 2406.02069, with beta 20). */
 void kv_pyramid(double *layer_share, int n_layers, double beta);
 
 #endif

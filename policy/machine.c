@@ -1,7 +1,7 @@
 /* policy/machine.c - see machine.h.
  *
- * Owns: the rules by which what was not measured follows from what was. Refuses: text
- * (offload/machine_file.c) and clocks. */
+ * Owns: how unmeasured rates follow from measured ones. Refuses: text (offload/machine_file.c) and
+ * clocks. */
 #include "policy/machine.h"
 
 #include <math.h>
@@ -10,15 +10,15 @@
 #include "policy/plan.h"
 #include "policy/rates.h"
 
-#define DECODE_FLOPS 16 // a number that is not stored as matmuls read it costs so many more
-#define ROWS_BUSY    64 // so many rows that attend keep all threads busy: one of matmul_rows
+#define DECODE_FLOPS 16 // extra cost of a number that must be decoded
+#define ROWS_BUSY    64 // attending rows that keep all threads busy; one of matmul_rows
 
 #define INFO(key, part, needed, max, unit) {#key, unit, MACHINE_##part, needed, max},
 const struct machine_rate_info machine_rates[N_MACHINE_RATES] = {MACHINE_RATES(INFO)};
 #undef INFO
 
-/* Of common drives, where nobody has measured: until the first byte of a read of 1 MiB comes, until
- * its waiter goes on, and a row of 4 KiB with as many as the mover has in flight. */
+/* Common drives, if not measured: latency of a read of 1 MiB; overhead of a transfer; a row of 4
+ * KiB with a full queue. */
 #define PIECE_LATENCY_S 1.5e-4
 #define TICKET_S        1e-4
 #define GATHER_S        2e-5
@@ -31,7 +31,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts. */
+/* Sorts x. */
 static double median(double *x, int n)
 {
     qsort(x, (size_t)n, sizeof *x, compare);
@@ -49,7 +49,7 @@ struct rate rate_of_samples(double *samples, int n)
 
 /* ---- the disk ---- */
 
-/* 1, 2, 4 or IO_DEPTH pieces in flight; never more than more of them would get. */
+/* Rate with 1, 2, 4 or IO_DEPTH pieces in flight, at most that of more pieces. */
 static double read_rate_at(const struct machine *m, int in_flight)
 {
     const double most = m->nvme_read.value;
@@ -140,20 +140,21 @@ void model_rates_ascend(struct model_rates *r)
         }
 }
 
-/* s[N_MATMUL_ROWS] at any number of tokens, `tile` (one of matmul_rows) of them at once. */
+/* s[N_MATMUL_ROWS] interpolated at any number of tokens, `tile` (one of matmul_rows) at once. */
 static double seconds_at(const double *s, int tile, double tokens)
 {
     int last = N_MATMUL_ROWS - 1, i = 0;
     while (matmul_rows[last] > tile)
         last--;
     double tiles = floor(max_d(tokens, 0) / tile), rest = max_d(tokens, 0) - tiles * tile;
-    while (rest > matmul_rows[i]) // it is less than a tile
+    while (rest > matmul_rows[i]) // rest is less than a tile
         i++;
     double from = i > 0 ? matmul_rows[i - 1] : 0, from_s = i > 0 ? s[i - 1] : 0;
     return tiles * s[last] + from_s + (s[i] - from_s) * (rest - from) / (matmul_rows[i] - from);
 }
 
-/* A layer's experts at matmul_rows[i] tokens: those that are met, each by its share of them. */
+/* Experts of a layer at matmul_rows[i] tokens: the chosen ones, each with its share of the
+ * tokens. */
 static double experts_s(const struct machine *m, const struct model_weights *w, int state, int i)
 {
     double s[N_MATMUL_ROWS], each = (double)matmul_rows[i] * w->n_used / w->n_experts;

@@ -1,48 +1,47 @@
-/* policy/machine.h - what a machine gives: its rates, and what a model's matmuls take there.
+/* policy/machine.h - the rates of a machine, and the time of a model's matmuls on it.
  *
  * Owns: the one table of rates, from which machine files, their messages, the probe's cache and its
- * printing are made; rates that follow from others. Refuses: to measure (offload/probe.h).
+ * output are made; rates that follow from others. Refuses: measuring (offload/probe.h).
  *
- * What some rates mean, beside their unit in the table:
- *   nvme_*        as runs read and write: pieces of 1 MiB, eight in flight. The plain ones hold for
- *                 ever; where the first bytes went faster *_burst is their rate and *_burst_bytes
- *                 how many they were; unknown: no burst was seen. nvme_mixed counts both directions
- *                 while as many bytes are written as are read. nvme_read_dN: N pieces in flight.
- *   ticket_s      from the submission of a transfer until its waiter goes on, beside its bytes: the
- *                 mover, its thread and the waiter's wake up. gather_s: a row of 4 KiB of many that
- *                 one transfer brings.
- *   read_beside   what is left of nvme_read while all threads compute; matmul_beside: of a matmul
- *                 that comes out of RAM while the disk is read as fast as it goes.
- *   matmul_F_mM   all threads, M rows of x against weights of format F, near 2,048 x 2,048, out of
- *                 RAM, under the machine's --compute. matmul_flops is the one for a guess: M = 64,
- *                 in bf16 (int8: q8). A machine file needs it, or any of these; what is not given
- *                 follows (machine_matmul).
- *   attend_*      KV bytes that decoding rows attend over, all threads, out of RAM: 32 heads of 128
- *                 on 8 of KV. prompt_flops: q k and p v of a prompt of 512 tokens, the lower
- *                 triangle only.
- *   rows_read     f32 bytes that norms, rope and activations read, all threads: a token of a layer
- *                 is 4 x (2 dim + heads + KV heads + 2 ffn) of them, heads in numbers.
- *   step_s        queuing the ops of a step; launch_s: one op on a device with memory of its own.
- *   duplex        h2d and d2h while both run, added up.
+ * What some rates mean, besides their unit in the table:
+ *   nvme_*        as in runs: pieces of 1 MiB, eight in flight. The plain rates are sustained. If
+ *                 the first bytes were faster, *_burst is their rate and *_burst_bytes their
+ *                 number; unknown: no burst. nvme_mixed: both directions, as many bytes written as
+ *                 read. nvme_read_dN: N pieces in flight.
+ *   ticket_s      overhead of a transfer, from submission until its waiter continues: the mover,
+ *                 its thread and the wake-up. gather_s: a row of 4 KiB among many in one transfer.
+ *   read_beside   share of nvme_read left while all threads compute; matmul_beside: share of a
+ *                 matmul's rate, with weights in RAM, left while the disk reads at full speed.
+ *   matmul_F_mM   all threads, M rows of x by weights of format F, about 2,048 x 2,048, in RAM,
+ *                 under the machine's --compute. matmul_flops: M = 64 in bf16 (int8: q8). A machine
+ *                 file needs matmul_flops or any of these; the missing ones follow
+ *                 (machine_matmul).
+ *   attend_*      KV bytes that decoding rows attend over, all threads, in RAM: 32 heads of 128 on
+ *                 8 of KV. prompt_flops: q k and p v of a prompt of 512 tokens, lower triangle
+ *                 only.
+ *   rows_read     f32 bytes that norms, rope and activations read, all threads: per token and layer
+ *                 4 x (2 dim + heads + KV heads + 2 ffn), heads in numbers.
+ *   step_s        queuing the ops of a step; launch_s: one op on a device with its own memory.
+ *   duplex        h2d plus d2h while both run.
  *   device_read   of a device's memory; device_flops: of its matmuls for many tokens.
  *   device_attend_*
- *                 attention on a device. device_attend_read: bytes of K and V that rows which
- *                 decode attend over, heads of 128 numbers, each query head with KV of its own.
- *                 device_attend_flops: of a prompt's pairs of a query and a key, the lower triangle
- *                 only, 4 x heads x head_dim FLOPs a pair. Unknown: machine_device_attend_*(). */
+ *                 attention on a device. device_attend_read: bytes of K and V that decoding rows
+ *                 attend over, heads of 128, each query head with its own KV. device_attend_flops:
+ *                 prompt pairs of a query and a key, lower triangle only, 4 x heads x head_dim
+ *                 FLOPs per pair. Unknown: machine_device_attend_*(). */
 #ifndef POLICY_MACHINE_H
 #define POLICY_MACHINE_H
 
 #include <stdint.h>
 
-/* Something measured: the median of n samples, and the median of their distances from it, in the
- * same unit. value 0: not known; n 0: nobody said how it came about. */
+/* A measured number: the median of n samples, and the median of their distances from it (same
+ * unit). value 0: unknown; n 0: of unknown origin. */
 struct rate {
     double value, spread;
     int n;
 };
 
-/* Parts of the probe, each with a cache of its own. */
+/* Parts of the probe, each with its own cache. */
 enum machine_part { MACHINE_DISK, MACHINE_CPU, MACHINE_DEVICE, N_MACHINE_PARTS };
 
 #define MACHINE_MATMULS(X, format)                                                                 \
@@ -52,8 +51,8 @@ enum machine_part { MACHINE_DISK, MACHINE_CPU, MACHINE_DEVICE, N_MACHINE_PARTS }
     X(matmul_##format##_m64, CPU, 0, 1e18, "FLOPs per second")                                     \
     X(matmul_##format##_m256, CPU, 0, 1e18, "FLOPs per second")
 
-/* X(key, part, needed, greatest value, unit); needed: 1 where a plan divides by it (of a device:
- * a plan for a device does). */
+/* X(key, part, needed, greatest value, unit). needed 1: a plan divides by it (DEVICE: a plan for a
+ * device does). */
 #define MACHINE_RATES(X)                                                                           \
     X(nvme_read, DISK, 1, 1e15, "bytes per second, sustained")                                     \
     X(nvme_write, DISK, 1, 1e15, "bytes per second, sustained")                                    \
@@ -104,15 +103,15 @@ struct machine {
         struct {
             MACHINE_RATES(MACHINE_RATE_FIELD)
         };
-        struct rate rates[N_MACHINE_RATES]; // the same, by enum machine_rate
+        struct rate rates[N_MACHINE_RATES]; // the same, indexed by enum machine_rate
     };
     int threads;
-    int64_t ram, disk, device_memory; // bytes that a run may take there; 0: not said
+    int64_t ram, disk, device_memory; // bytes that a run may use there; 0: not given
 };
 #undef MACHINE_RATE_ID
 #undef MACHINE_RATE_FIELD
 
-/* The table, by enum machine_rate. */
+/* The table, indexed by enum machine_rate. */
 struct machine_rate_info {
     const char *key, *unit;
     enum machine_part part;
@@ -121,22 +120,22 @@ struct machine_rate_info {
 };
 extern const struct machine_rate_info machine_rates[N_MACHINE_RATES];
 
-/* Of n >= 1 samples, which it sorts. */
+/* The rate of n >= 1 samples; sorts them. */
 struct rate rate_of_samples(double *samples, int n);
 
-/* Bytes per second of a disk with so many pieces in flight, up to IO_DEPTH, by straight lines
- * between what is given; that follows from nvme_read and the latency of a common drive. */
+/* Read rate of a disk with in_flight pieces in flight, up to IO_DEPTH: interpolated between given
+ * rates, which otherwise follow from nvme_read and the latency of a common drive. */
 double machine_read_rate(const struct machine *m, int in_flight);
-/* ticket_s and gather_s as given, else as common drives and kernels have them. */
+/* ticket_s and gather_s as given, else those of common drives and kernels. */
 double machine_ticket_s(const struct machine *m);
 double machine_gather_s(const struct machine *m);
 
-/* Attention on a device as given, else as fast as its memory and its matmuls: no real device is,
- * so that a plan by such a file is too fast where attention bounds it. */
+/* Device attention rates as given, else the rates of device memory and matmuls. Real devices are
+ * slower, so such a plan is too fast where attention limits it. */
 double machine_device_attend_read(const struct machine *m);
 double machine_device_attend_flops(const struct machine *m);
 
-/* Formats of weights that matmuls are measured in, and the rows of x. */
+/* Weight formats in which matmuls are measured, and numbers of rows of x. */
 enum matmul_format { MATMUL_F32, MATMUL_BF16, MATMUL_Q8, MATMUL_Q4, N_MATMUL_FORMATS };
 #define N_MATMUL_ROWS 5
 extern const int matmul_rows[N_MATMUL_ROWS]; // 1, 4, 16, 64, 256
@@ -146,57 +145,57 @@ static inline enum machine_rate machine_matmul_rate(enum matmul_format format, i
     return (enum machine_rate)(RATE_matmul_f32_m1 + (int)format * N_MATMUL_ROWS + i);
 }
 
-/* FLOPs per second of matmul_rows[i] rows: as given, else at the slower of two: weights come at
- * ram_read, and matmul_flops does the work, to which decoding a number of q8 or q4 adds 16 FLOPs
- * (14 to 16 were measured with AVX-512). */
+/* FLOPs per second with matmul_rows[i] rows: as given, else the slower of reading weights at
+ * ram_read and computing at matmul_flops, where decoding a number of q8 or q4 adds 16 FLOPs (14 to
+ * 16 measured with AVX-512). */
 double machine_matmul(const struct machine *m, enum matmul_format format, int i);
-/* matmul_flops where only some of the others are given: the one nearest to M = 64 in bf16, else in
- * the first format that has one. */
+/* Sets matmul_flops from other matmul rates if it is missing: the one nearest to M = 64 in bf16,
+ * else in the first format that has one. */
 void machine_complete(struct machine *m);
 
 /* ---- the layers of one model ---- */
 
-/* As the pack stores weights, decoded beside the cache; or as tiles. */
+/* As the pack stores weights, decoded in cache by matmuls; or held as tiles. */
 enum weight_state { WEIGHTS_STORED, WEIGHTS_TILES, N_WEIGHT_STATES };
 
-/* Numbers in the matrices of one decoder layer, and of a tile of the head (4,096 rows of the
- * vocabulary), by the format whose rate is theirs. */
+/* Numbers in the matrices of one decoder layer, and of a tile of the head (4,096 vocabulary rows),
+ * by the format whose rate applies. */
 struct model_weights {
     double layer[N_WEIGHT_STATES][N_MATMUL_FORMATS], head[N_WEIGHT_STATES][N_MATMUL_FORMATS];
-    double experts[N_WEIGHT_STATES][N_MATMUL_FORMATS]; // of all, besides those of `layer`
-    int n_experts, n_used;                             // 0: there are none
+    double experts[N_WEIGHT_STATES][N_MATMUL_FORMATS]; // all experts, in addition to `layer`
+    int n_experts, n_used;                             // 0: no experts
 };
 
-/* Seconds of all matmuls of one decoder layer, and of a tile of the head, at matmul_rows[] tokens.
- * They grow with tokens. Where the model was measured (rows_s is not 0) the head's are with the
- * reduction of its logits, and the rest of a layer is known, too: its norms, rotations and
- * activations, and so many decoding rows that attend: over nothing, and what a slot of one adds;
- * of a prompt that attends what it takes, each of its tokens, and each pair of a query and a key.
+/* Seconds of all matmuls of one decoder layer, and of a tile of the head, at matmul_rows[] tokens,
+ * ascending. If the model was measured (rows_s is not 0), head_s includes the reduction of its
+ * logits, and the rest of a layer is known: norms, rotations and activations (rows_s); attention of
+ * decoding rows over no slots (attend_s), and per slot of a row (slot_s); attention of a prompt
+ * (prompt_s), of each of its tokens (prompt_token_s), of each pair of a query and a key (pair_s).
  */
 struct model_rates {
     double layer_s[N_WEIGHT_STATES][N_MATMUL_ROWS], head_s[N_WEIGHT_STATES][N_MATMUL_ROWS];
     double rows_s[N_MATMUL_ROWS];
-    double layer_spread; // of the one so far whose samples were furthest apart, by its value
+    double layer_spread; // greatest relative spread of its samples so far
     double attend_s[N_MATMUL_ROWS], slot_s[N_MATMUL_ROWS];
     double prompt_s, prompt_token_s, pair_s; // 0: not measured
-    double attend_spread;                    // as above, of those behind it
+    double attend_spread; // the same for attention: attend_s, slot_s, prompt_s, ...
 };
 
-/* From the rates of a machine, where the model was not measured there (offload/probe_model.h). */
+/* Derives the rates from a machine's, for a model not measured there (offload/probe_model.h). */
 void model_rates_derive(struct model_rates *r, const struct machine *m,
                         const struct model_weights *w);
-/* Fewer tokens never take more time. Where measuring says otherwise it was disturbed at the fewer:
- * they take as long as the more. */
+/* Makes times ascend with tokens: where fewer tokens took longer, that measurement was disturbed,
+ * and the time of more tokens is used. */
 void model_rates_ascend(struct model_rates *r);
-/* Seconds at any number of tokens, by straight lines between those of the table, from 0 at none;
- * beyond what the engine takes at once in RAM (256 tokens of a layer, 64 positions of the head) in
- * tiles of that and a rest. */
+/* Seconds at any number of tokens, interpolated between the table's and 0 at none. Beyond what the
+ * engine computes at once in RAM (256 tokens of a layer, 64 positions of the head): full tiles and
+ * a rest. */
 double model_layer_s(const struct model_rates *r, enum weight_state state, double tokens);
 double model_head_s(const struct model_rates *r, enum weight_state state, double positions);
 double model_rows_s(const struct model_rates *r, double tokens);
-/* Of prompts that attend, or of what their first does not share with them; 0: not measured. */
+/* Attention of prompts (without what they share with the first); 0: not measured. */
 double model_prompts_s(const struct model_rates *r, double prompts, double tokens, double pairs);
-/* Of so many tokens that decode, which attend over `slots` in all. */
+/* Attention of decoding tokens over `slots` slots in all. */
 double model_attend_s(const struct model_rates *r, double tokens, double slots);
 
 #endif

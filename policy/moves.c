@@ -1,5 +1,4 @@
-/* policy/moves.c - see moves.h. Which fetch comes before which step is retired or computed is the
- * walk's (policy/walk.h). */
+/* policy/moves.c - see moves.h. The order of fetches, computing and retiring is policy/walk.h's. */
 #include "policy/moves.h"
 
 #include "kernels/base/num.h"
@@ -14,7 +13,7 @@ int64_t moves_hidden(int64_t dim, int64_t tokens)
 
 /* ---- weights ---- */
 
-/* Of a layer that comes from the pack. */
+/* Bytes of a layer as the pack stores it. */
 static int64_t stored_bytes(const struct moves *m, int layer)
 {
     int64_t n_bytes = m->weights->layer_bytes[layer];
@@ -30,7 +29,7 @@ static void count_weights(struct moves *m)
         enum tier_kind home = plan_layer_home(p, layer);
         int64_t n_bytes = m->weights->layer_bytes[layer];
         int near = home == plan_near(p);
-        if (layer == 0 && !near) { // its rows are gathered
+        if (layer == 0 && !near) { // only rows are gathered
             m->once[LANE_NVME_READ] += m->weights->embed_rest_bytes;
             m->once[LANE_H2D] += p->device ? m->weights->embed_rest_bytes : 0;
             continue;
@@ -56,10 +55,10 @@ double moves_experts_share(const struct moves *m, const struct load *loads)
     return few ? plan_experts_share(m->weights, (double)tokens) : 1;
 }
 
-/* A row lies anywhere in its blocks: as many more are touched as its bytes but one reach over. */
+/* A row may start anywhere in a block, so it touches more blocks than its size needs. */
 static double gathered_bytes(const struct moves *m)
 {
-    int64_t n = m->weights->embed_row_bytes, step = n & -n; // offsets are multiples of it
+    int64_t n = m->weights->embed_row_bytes, step = n & -n; // offsets are multiples of step
     step = step > 0 && step < BLOCK_BYTES ? step : BLOCK_BYTES;
     if (m->plan->embed_resident || n == 0)
         return 0;
@@ -68,17 +67,17 @@ static double gathered_bytes(const struct moves *m)
 
 /* ---- KV ---- */
 
-/* Follows the walk from the slices that sample in pass 0 on, for the fetches of pass 1. */
+/* Starts a walk at the slices that sample in pass 0, to see the fetches of pass 1. */
 static void follow(const struct moves *m, struct walk *walk)
 {
     const struct order order = plan_order(m->plan);
     walk_begin(walk, m->plan, order_pass_steps(&order) - order.batches);
 }
 
-/* Which rows of a batch a fetch sees that such a walk issues. */
+/* Which rows of a batch a fetch sees at this point of the walk. */
 static enum fetch_sees sees(const struct walk *walk, int batch)
 {
-    int64_t embeds = order_pass_steps(&walk->order) + batch; // the batch is refilled
+    int64_t embeds = order_pass_steps(&walk->order) + batch; // here the batch is refilled
     if (walk->compute.n > embeds)
         return SEES_OWN;
     return walk->retire.n > embeds - walk->order.batches ? SEES_KEPT : SEES_BEFORE;
@@ -107,7 +106,7 @@ static void count_fetches(struct moves *m)
             count_fetch(m, &walk, s);
 }
 
-/* Bytes that come or go between a tier and where ops or attention are. */
+/* Adds bytes between a home and where ops or attention run. */
 static void move(enum tier_kind home, int to_device, double n_bytes, int write,
                  double bytes[N_WORK_LANES])
 {
@@ -189,7 +188,7 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads, double 
     }
 }
 
-/* What a fetch brings for the pass that does not come. */
+/* Adds a fetch for a pass that never starts. */
 static void end_weights(const struct moves *m, int layer, int few, double bytes[N_WORK_LANES])
 {
     const struct plan *p = m->plan;

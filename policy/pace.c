@@ -8,7 +8,7 @@
 
 void pace_add(struct pace_runs *s, const struct pace_run *run)
 {
-    int same = 0, oldest = 0; // of its class, or of all
+    int same = 0, oldest = 0; // of the class, else of all
     for (int i = s->n - 1; i >= 0; i--)
         if (s->runs[i].class == run->class && ++same == PACE_RUNS)
             oldest = i;
@@ -39,7 +39,7 @@ int pace_class(const struct plan *p, int setup)
     return setup * (1 << 3 * N_TIERS) + tiers;
 }
 
-/* 1 when a newer run of the class comes. */
+/* 1 when a newer run of the same class follows. */
 static int comes_again(const struct pace_runs *s, int i)
 {
     for (int k = i + 1; k < s->n; k++)

@@ -1,4 +1,4 @@
-/* policy/pass.c - see pass.h: what a step computes, and the play of a pass's steps. */
+/* policy/pass.c - see pass.h: the cost of a step, and the play of a pass's steps. */
 #include "policy/pass.h"
 
 #include "policy/attention.h"
@@ -11,28 +11,28 @@
 #include <math.h>
 #include <string.h>
 
-#define STEPS_MAX  16384 // of a pass that is played; beyond, its lanes are compared
-#define NEAR       0.05  // of a pass: lanes so far apart wait alike
-#define LIKE       1.25  // times longer a pass may be whose steps wait alike
-#define SHORT      256   // passes that a job has of which each is looked at
-#define REPEATED   6     // passes that cost what the one before did; with it no divisor of a page
-#define TURNS      2     // passes that are played: the last of them is what is asked for
+#define STEPS_MAX 16384 // limit for playing a pass; longer ones compare lanes
+#define NEAR      0.05  // share of a pass: passes whose lanes differ by less wait alike
+#define LIKE      1.25  // greatest ratio of the lengths of two passes that wait alike
+#define SHORT     256   // first passes of a job, which are all priced
+#define REPEATED  6     // passes that reuse a price; then one is priced. 7 does not divide a page
+#define TURNS     2     // passes played in a row; the last one counts
 
-/* Of a batch: seconds of its steps, bytes that go with them. */
+/* Seconds of a batch's steps, and the bytes that they move. */
 struct step_cost {
-    double embed, slice[2]; // as stored, as tiles
-    double before, after;   // of a layer in two parts
-    double to_cpu, to_device, last, first; // of the link between them; of one tile
+    double embed, slice[2];                // weights as stored, as tiles
+    double before, after;                  // a layer in two parts
+    double to_cpu, to_device, last, first; // the link between the parts; for one tile
     double hidden, positions;
     struct kv_cost {
-        double layer[2], attend;            // of the whole layer, and what of it is attention
-        double prompts;                     // of a layer in two parts: of part 0, prompts' own
+        double layer[2], attend;            // the whole layer; its attention
+        double prompts;                     // a layer in two parts: prompts' attention in part 0
         double read, written;               // bytes
-        double pieces_read, pieces_written; // pages that stand side by side travel together
+        double pieces_read, pieces_written; // contiguous pages move together
     } kv[KV_KINDS_MAX];
 };
 
-/* A step of a pass, and where what it needs lives. */
+/* A step of a pass, and the homes of its data. */
 struct place {
     int layer, part, batch;
     int decoded; // 1: the layer is held as tiles
@@ -41,11 +41,11 @@ struct place {
 };
 
 struct replay {
-    double *end;             // [TURNS * S] of steps
-    double *ready[3];        // [TURNS * S] of weights, KV, hidden states of a step
-    double *attended;        // [batches] on the CPU
+    double *end;             // [TURNS * S] end of each step
+    double *ready[3];        // [TURNS * S] when weights, KV, hidden states of a step are there
+    double *attended;        // [batches] end of attention on the CPU
     struct step_cost *batch; // [batches]
-    struct place *places;    // [S], once `placed`
+    struct place *places;    // [S], valid once `placed`
     int placed;
     struct servers servers;
 };
@@ -54,7 +54,7 @@ enum { NEEDS_WEIGHTS, NEEDS_KV, NEEDS_HIDDEN };
 
 /* ---- what steps compute ---- */
 
-/* Numbers that norms, rope and activations read of a token in a layer (rates.rows_read). */
+/* Bytes that norms, rope and activations read per token and layer (rates.rows_read). */
 static double row_bytes(const struct shape *s)
 {
     double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
@@ -77,8 +77,8 @@ static double head_tiles(const struct setting *set, const struct plan *plan)
     return ceil((double)set->shape->vocab / HEAD_TILE) / slices;
 }
 
-/* Rows of prompts are read when their batch is embedded, those of sampled tokens since it has
- * sampled: the slices of the other batches, each `slice_s`, hide it. */
+/* Prompts' embedding rows are read when their batch is embedded. Those of sampled tokens are read
+ * after their batch has sampled, hidden behind the slices of the other batches, `slice_s` each. */
 static double gather_s(const struct pricing *p, const struct load *l, double slice_s)
 {
     const struct machine *m = p->set->machine;
@@ -94,14 +94,14 @@ static double gather_s(const struct pricing *p, const struct load *l, double sli
     return s;
 }
 
-/* In RAM, on all threads. */
+/* Costs in RAM, on all threads. */
 static void cost_on_cpu(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct setting *set = p->set;
     const struct machine *m = set->machine;
     double tokens = tokens_of(l), step_s = m->step_s.value;
     double rows_s = model_rows_s(&set->costs->rates, tokens), reduce_s = 0;
-    if (set->costs->rates.rows_s[0] <= 0) { // nobody has measured this model
+    if (set->costs->rates.rows_s[0] <= 0) { // this model was not measured
         double logits = (double)l->positions * HEAD_TILE * head_tiles(set, p->plan);
         rows_s = rate(tokens * row_bytes(set->shape), m->rows_read.value);
         reduce_s = rate(logits * 8, m->rows_read.value); // written and reduced, tile by tile
@@ -120,8 +120,8 @@ static void cost_on_cpu(const struct pricing *p, const struct load *l, struct st
     c->embed = step_s + gather_s(p, l, c->slice[0]);
 }
 
-/* Rows attend on the CPU, prompts on the device. What they attend with, and what prompts leave, is
- * on the link beside the ops of the next tile. */
+/* Rows attend on the CPU, prompts on the device. Inputs and results of attention, and prompts' new
+ * pages, cross the link while the ops of the next tile run. */
 static void cost_apart(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct setting *set = p->set;
@@ -152,13 +152,13 @@ static void cost_apart(const struct pricing *p, const struct load *l, struct ste
     c->after = max_d(c->after, c->to_device - c->first);
 }
 
-/* Part 0 of a layer of a kind. */
+/* Seconds of part 0 of a layer of a kind. */
 static double before_s(const struct step_cost *c, int kind)
 {
     return max_d(c->before + c->kv[kind].prompts, c->to_cpu - c->last);
 }
 
-/* On a device. */
+/* Costs on a device. */
 static void cost_on_device(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct setting *set = p->set;
@@ -179,7 +179,8 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
             c->before + attention_device_s(set, &l->kv[kind]) + c->after;
 }
 
-/* A row gets its first pages when it enters, side by side; what it grows by stands anywhere. */
+/* Transfers of a row's pages: its first pages, allocated when it enters, are contiguous; later ones
+ * are not. */
 static double kv_pieces(const struct pricing *p, const struct load *l, double pages)
 {
     const struct work *work = p->set->work;
@@ -211,7 +212,7 @@ static void cost_of(const struct pricing *p, const struct load *l, struct step_c
     (p->plan->device ? cost_on_device : cost_on_cpu)(p, l, c);
 }
 
-/* Decoding a layer behind its copy into the form that matmuls read. */
+/* Seconds to decode a layer, after its copy, to the form that matmuls read. */
 static double decoding_s(const struct pricing *p, int layer)
 {
     const struct weights_info *w = p->set->weights;
@@ -232,7 +233,7 @@ static double disk_s(const struct pricing *p, double n_bytes, int write)
     return rate(n_bytes, write ? m->nvme_write.value : m->nvme_read.value);
 }
 
-/* Waiting for the experts that the pass wants, once the router has spoken. */
+/* Seconds to wait for the experts that a pass needs, which are known after the router ran. */
 static double experts_s(const struct pricing *p, const struct place *s)
 {
     double n_bytes = p->experts_share * (double)p->set->weights->expert_bytes[s->layer];
@@ -241,13 +242,13 @@ static double experts_s(const struct pricing *p, const struct place *s)
     return disk_s(p, n_bytes, 0) + p->plan->batches * machine_ticket_s(p->set->machine);
 }
 
-/* Seconds that step s computes, on the lane that bounds it. */
+/* Seconds that step s computes, on the lane that limits it. */
 static double compute_s(const struct pricing *p, const struct place *s)
 {
     const struct step_cost *c = &p->replay->batch[s->batch];
     if (s->layer == 0)
         return c->embed * p->slowed;
-    int first = s->batch == 0 && s->part == 0; // what the others do not pay again
+    int first = s->batch == 0 && s->part == 0; // decoding is paid once per layer
     double decode = first ? decoding_s(p, s->layer) + experts_s(p, s) : 0;
     if (s->layer > p->plan->decoder)
         return c->slice[s->decoded] * p->slowed + decode;
@@ -256,7 +257,7 @@ static double compute_s(const struct pricing *p, const struct place *s)
     return c->kv[s->kind].layer[s->decoded] * p->slowed + decode;
 }
 
-/* What `pieces` of n_bytes take that are short of PIECE_BYTES: each its own start. */
+/* Extra seconds of `pieces` transfers shorter than PIECE_BYTES: each has its own start. */
 static double short_s(const struct pricing *p, double n_bytes, double pieces)
 {
     const struct machine *m = p->set->machine;
@@ -271,21 +272,21 @@ static double link_s(const struct pricing *p, double n_bytes, int write)
 
 /* ---- the walk ---- */
 
-/* Passes that are played: the engine's walk, with seconds in place of bytes. */
+/* Plays passes: the engine's walk, with seconds instead of bytes. */
 struct player {
     const struct pricing *p;
     struct replay *r;
-    int64_t steps; // of a pass
-    int first;     // 1: the pass that loads what stays
-    double now;    // when the walk is at hand
+    int64_t steps; // steps of a pass
+    int first;     // 1: the pass that fetches resident data
+    double now;    // time of the walk
 };
 
-/* What moves between its home and where ops run. */
+/* Data that moves between its home and where ops run. */
 struct cargo {
     enum tier_kind home;
-    double n_bytes, stored; // where ops run, on the disk
-    double pieces;          // that it consists of, at least; 0: it lies in one
-    int device;             // it goes over the link, too
+    double n_bytes, stored; // size where ops run, and on disk
+    double pieces;          // least number of transfers; 0: contiguous
+    int device;             // 1: also crosses the link
 };
 
 static struct item item_of(const struct player *w, int64_t due, const struct cargo *c, int write)
@@ -392,7 +393,7 @@ static void fetch_hidden(const struct player *w, struct step s)
         fetch(w, s.n, &cargo, &w->r->ready[NEEDS_HIDDEN][s.n]);
 }
 
-/* The walker waits for the step; what it has written goes home. */
+/* The walker waits for the step; what the step wrote moves home. */
 static void retire(struct player *w, struct step s)
 {
     const struct plan *plan = w->p->plan;
@@ -416,7 +417,7 @@ static void retire(struct player *w, struct step s)
         store(w, s.n, &kv);
 }
 
-/* When the step begins, and ends. */
+/* Sets the end of a step from when the step can start. */
 static void compute(const struct player *w, struct step s)
 {
     struct replay *r = w->r;
@@ -430,14 +431,14 @@ static void compute(const struct player *w, struct step s)
     r->end[s.n] = start + compute_s(w->p, at);
     if (s.whole)
         return;
-    /* Rows attend on the CPU, one batch after the other. */
+    /* Rows attend on the CPU, one batch after another. */
     double busy = r->end[s.n] + r->batch[s.batch].last;
     for (int b = 0; b < w->p->plan->batches; b++)
         busy = max_d(busy, r->attended[b]);
     r->attended[s.batch] = busy + r->batch[s.batch].kv[at->kind].attend;
 }
 
-/* Seconds of the last of so many passes. */
+/* Returns the seconds of the last of `passes` passes. */
 static double play_passes(struct player *w, int passes)
 {
     struct replay *r = w->r;
@@ -482,7 +483,7 @@ static double play(const struct pricing *p, int first)
 
 /* ---- the price ---- */
 
-/* Of a pass that is played. */
+/* Steps of a played pass; 0 if quick. */
 static int64_t steps_of(const struct plan *plan, int quick)
 {
     struct order order = plan_order(plan);
@@ -499,8 +500,8 @@ int64_t pricing_bytes(const struct plan *plan, int quick)
            round_up(steps * (int64_t)sizeof(struct place), 8);
 }
 
-/* What stays in RAM is touched for the first time by the first pass, but for pages of KV that later
- * rows reach, which it has to answer for as well: by reads as they land, by ops. */
+/* The first pass is charged for first touching all memory that stays in RAM (including KV pages
+ * that later rows reach): by reads as they land, and by ops. */
 static void price_fresh(struct pricing *p)
 {
     const struct layout_stays stays = layout_stays(p->plan, p->set->weights, p->set->costs);
@@ -511,7 +512,7 @@ static void price_fresh(struct pricing *p)
     p->fresh_ops_s = (double)stays.written / fresh;
 }
 
-/* The first pass, with that: reads wait for memory and for the disk at once, ops do nothing else
+/* Adds that to the first pass: reads wait for memory and the disk at once; ops do nothing else
  * meanwhile. */
 static void add_fresh(const struct pricing *p, struct lanes *l)
 {
@@ -568,8 +569,9 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     }
 }
 
-/* 1 when the lanes are about as busy as in the pass that was played, of one that takes about as
- * long: twice the bytes and the work wait twice as long, but tickets take what they take. */
+/* 1 when each lane is about as busy as in a played pass, scaled by the ratio of their lengths. The
+ * ratio is bounded by LIKE: twice the work waits twice as long, but the overhead of transfers
+ * stays. */
 static int as_played(const struct lanes *l, double quick_s, const struct played_pass *played)
 {
     double times = quick_s / played->quick_s;
@@ -581,8 +583,8 @@ static int as_played(const struct lanes *l, double quick_s, const struct played_
     return 1;
 }
 
-/* The pass that was played and is like this one, the last match first; NULL: none. Waves of rows
- * come and go, and their passes return. */
+/* A played pass that is like this one, or NULL. The search starts at the last match: waves of rows
+ * repeat, and so do their passes. */
 static const struct played_pass *find_played(struct pricing *p, const struct lanes *l,
                                              double quick_s)
 {
@@ -607,7 +609,7 @@ static void lanes_of(const struct pricing *p, const double bytes[N_WORK_LANES], 
     memcpy(l->bytes, bytes, sizeof l->bytes);
     l->s[LANE_NVME_READ] = disk_s(p, bytes[LANE_NVME_READ], 0);
     l->s[LANE_NVME_WRITE] = disk_s(p, bytes[LANE_NVME_WRITE], 1);
-    for (int b = 0; b < plan->batches; b++) { // as many layers of each batch live there
+    for (int b = 0; b < plan->batches; b++) { // each batch has as many layers on NVMe
         const struct step_cost *c = &p->replay->batch[b];
         for (int kind = KV_MOST; kind < p->kinds; kind++) {
             const struct kv_cost *kv = &c->kv[kind];
@@ -639,8 +641,8 @@ static void lanes_of(const struct pricing *p, const double bytes[N_WORK_LANES], 
     l->s[LANE_CPU] = plan->device ? (double)n * p->set->machine->step_s.value + attended : ops;
 }
 
-/* What reading and writing takes from the threads that compute: as measured beside matmuls, which
- * has all of it in it, or the checks alone. Decoding comes besides. */
+/* CPU seconds per thread that reads and writes take from ops: as measured beside matmuls, or else
+ * the checksums alone; plus decompression. */
 static double beside_s(const struct pricing *p, const double bytes[N_WORK_LANES])
 {
     const struct machine *m = p->set->machine;
@@ -656,8 +658,8 @@ static double beside_s(const struct pricing *p, const double bytes[N_WORK_LANES]
     return s / max_d(m->threads, 1);
 }
 
-/* What lanes take that overlap; without look-ahead only what is queued on a device does: in RAM
- * weights come, and then there is work. */
+/* Wall time from lanes that overlap. Without look-ahead only ops queued on a device overlap: in
+ * RAM, weights are read first and then used. */
 static double quick_s(const struct pricing *p, const struct lanes *l)
 {
     const struct plan *plan = p->plan;
@@ -666,19 +668,19 @@ static double quick_s(const struct pricing *p, const struct lanes *l)
     double ops = max_d(l->s[LANE_GPU], l->s[LANE_CPU]);
     if (plan->ahead_weights == 0 && !plan->device)
         ops += disk_s(p, (double)p->moves.every[LANE_NVME_READ], 0);
-    if (p->experts_share < 1) { // read while nothing else goes on
+    if (p->experts_share < 1) { // read while nothing else runs
         double few_s = disk_s(p, p->experts_share * (double)p->moves.experts, 0);
         ops += few_s;
         disk -= few_s;
     }
-    if (plan->attn_cpu && plan->batches == 1) // one waits for the other
+    if (plan->attn_cpu && plan->batches == 1) // CPU and device wait for each other
         ops = l->s[LANE_GPU] + l->s[LANE_CPU] +
               plan->decoder * (p->replay->batch[0].last + p->replay->batch[0].first);
     return max_d(disk, max_d(link, ops));
 }
 
-/* How much longer reads and writes of the disk were in flight than their bytes take at full depth,
- * in the pass that was played just now. */
+/* Seconds that the disk's reads and writes were in flight beyond what their bytes take at full
+ * queue depth, in the pass just played. */
 static void disk_more(const struct pricing *p, const struct lanes *l, double more_s[2])
 {
     for (int write = 0; write < 2; write++)
@@ -697,8 +699,8 @@ static const struct played_pass *play_and_keep(struct pricing *p, const struct l
     return kept;
 }
 
-/* Wall time of a pass: played, or that of one that was and the little that its lanes differ: it
- * waits as long for what does not overlap. */
+/* Wall time of a pass: played, or that of a similar played pass, which waits as long, plus the
+ * difference of their lanes. */
 static double wall_s(struct pricing *p, int64_t pass, const struct lanes *l)
 {
     struct order order = plan_order(p->plan);
@@ -718,7 +720,7 @@ static double wall_s(struct pricing *p, int64_t pass, const struct lanes *l)
     return max_d(quick, kept->wall_s + quick - kept->quick_s);
 }
 
-/* 1 when rows do nothing but decode, as many as in the pass that was priced last. */
+/* 1 when rows only decode, and as many as in the last priced pass. */
 static int goes_on(const struct pricing *p, const struct load *loads)
 {
     for (int b = 0; b < p->plan->batches; b++)

@@ -1,22 +1,22 @@
-/* policy/pass.h - how long a pass takes: its steps one after the other, and what they wait for.
+/* policy/pass.h - how long a pass takes: its steps one after the other, and their waits.
  *
- * Owns: the price of a pass. Refuses: which rows are in it (policy/simulate.h), which bytes it
- * moves (policy/moves.h). Lanes overlap only as far as look-ahead and window let them: so the steps
- * of a pass are played with the walk's own rule (what step n needs is fetched when step n - ahead
- * is at hand, the disk serves what is due first), not the sums of its lanes compared. */
+ * Owns: the price of a pass. Refuses: which rows are in the pass (policy/simulate.h), which bytes
+ * it moves (policy/moves.h). Lanes overlap only as far as look-ahead and window allow. So the steps
+ * of a pass are played by the walk's own rule (step n's data is fetched at step n - ahead; the disk
+ * serves the earliest due first); comparing sums of lanes would be too optimistic. */
 #ifndef POLICY_PASS_H
 #define POLICY_PASS_H
 
 #include "policy/moves.h"
 
-/* Of a pass, or of many. */
+/* Of one pass, or summed over many. */
 struct lanes {
-    double s[N_WORK_LANES], bytes[N_WORK_LANES]; // busy seconds; bytes of the four that move them
+    double s[N_WORK_LANES], bytes[N_WORK_LANES]; // busy seconds; bytes of lanes that move data
     double wall_s;
-    double to_cpu_s, to_device_s; // of the link besides, where rows attend on the CPU
+    double to_cpu_s, to_device_s; // further link time, where rows attend on the CPU
 };
 
-/* What a plan is for, and where. Borrowed. */
+/* The job and machine that a plan is for. Borrowed. */
 struct setting {
     const struct weights_info *weights;
     const struct work *work;
@@ -28,10 +28,10 @@ struct setting {
 
 #define PRICING_KEPT 16
 
-/* A pass that was played, and how much longer it took than its lanes alone. */
+/* A played pass: its lanes, their wall time without waits (quick_s), and its wall time. */
 struct played_pass {
     double s[N_WORK_LANES], quick_s, wall_s;
-    double disk_more_s[2]; // as below
+    double disk_more_s[2]; // see struct pricing
 };
 
 /* Prices the passes of a job, in order. */
@@ -39,35 +39,35 @@ struct pricing {
     const struct setting *set;
     const struct plan *plan;
     struct moves moves;
-    struct lanes sum;                      // of what was priced so far
-    double first_s;                        // the first pass that was priced
-    struct played_pass kept[PRICING_KEPT]; // the passes played last, in turn
-    int matched;                           // of these, the one that the last pass was like
-    struct load *last;                     // [batches] of the last pass that was priced
-    struct lanes priced;                   // what it came to
-    int repeated;                          // passes since that were taken to cost the same
-    int64_t plays;                         // passes that were played, not taken from another
-    int kinds;                             // of KV that the model's layers hold
-    int quick;                             // 1: no steps are played, lanes are compared
-    struct load *typical;                  // [batches] room for who makes loads up
-    double slowed;         // of the pass: how much longer ops take for what is checked beside them
-    double disk_more_s[2]; // reads and writes of the pass: in flight so much longer than their
-                           // bytes take at full depth
-    int64_t kv_on_disk[KV_KINDS_MAX]; // KV extents that live there
-    double experts_share;             // of the pass: of experts' bytes what it brings
-    double decoding_s;                // of a pass: layers that are decoded behind their copy
-    int decoded[KV_KINDS_MAX][2];     // decoder layers that are not, and that are, held as tiles
-    int decoded_slices;               // slices that are
-    double fresh_read_s, fresh_ops_s; // of the first pass: touching memory that was never touched
+    struct lanes sum;                      // of all priced passes
+    double first_s;                        // wall time of the first priced pass
+    struct played_pass kept[PRICING_KEPT]; // the last played passes, a ring
+    int matched;                           // index in `kept` that the last pass matched
+    struct load *last;                     // [batches] loads of the last priced pass
+    struct lanes priced;                   // lanes of the last priced pass
+    int repeated;                          // passes since then that reused this price
+    int64_t plays;                         // passes that were played
+    int kinds;                             // kinds of KV of the model's layers
+    int quick;                             // 1: compares lanes, plays no steps
+    struct load *typical;                  // [batches] scratch for made-up loads
+    double slowed;         // factor on ops in this pass: checksums and reads use CPU time, too
+    double disk_more_s[2]; // reads and writes of the pass: seconds in flight beyond what their
+                           // bytes take at full queue depth
+    int64_t kv_on_disk[KV_KINDS_MAX]; // KV extents with home NVMe
+    double experts_share;             // share of experts' bytes that the pass reads
+    double decoding_s;                // per pass: decoding layers after their copy to the device
+    int decoded[KV_KINDS_MAX][2];     // decoder layers held as stored, and as tiles
+    int decoded_slices;               // slices held as tiles
+    double fresh_read_s, fresh_ops_s; // first pass: time to touch fresh memory, by reads and by ops
     struct replay *replay;
 };
 
-/* Bytes of `memory`, 8-aligned. quick: for lanes that are compared alone, a fraction of it. */
+/* Bytes of `memory`, a multiple of 8; quick needs a fraction. */
 int64_t pricing_bytes(const struct plan *plan, int quick);
 void pricing_make(struct pricing *p, const struct setting *set, const struct plan *plan, int quick,
                   void *memory);
-/* As struct simulation wants it; ctx: the pricing. A pass whose lanes are much like those of one
- * that was played is not played: its steps wait as much. */
+/* A price for struct simulation; ctx: the pricing. A pass whose lanes are close to those of a
+ * played pass is not played: its steps wait as much. */
 double pricing_pass(void *ctx, int64_t pass, const struct load *loads);
 
 #endif

@@ -1,7 +1,7 @@
-/* policy/plan.c - see plan.h: the derived numbers of a plan and the proof that it fits.
+/* policy/plan.c - see plan.h: the derived numbers of a plan and the check that it fits.
  *
- * Note: memory is counted by laying it out (layout.c), with the same
- * layout that the engine carves by. */
+ * Memory is counted by laying it out (layout.c) with the same layout from which the engine
+ * carves. */
 #include "policy/plan.h"
 
 #include "kernels/base/num.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define EXPERTS_FEW 0.5 // of a layer's experts
+#define EXPERTS_FEW 0.5 // share of a layer's experts
 
 struct plan_wish plan_wish_any(void)
 {
@@ -39,8 +39,8 @@ enum tier_kind plan_kv_near(const struct plan *plan)
     return plan->attn_cpu ? TIER_RAM : plan_near(plan);
 }
 
-/* i * part / n. A search asks this millions of times, mostly of small numbers, and for all or none:
- * a 64-bit division costs more than the rest. */
+/* i * part / n. The search calls this millions of times, mostly with small numbers and for all or
+ * none; a 64-bit division would dominate. */
 static int64_t share_of(int64_t i, int64_t part, int64_t n)
 {
     if (part == n || part == 0)
@@ -50,15 +50,15 @@ static int64_t share_of(int64_t i, int64_t part, int64_t n)
     return i * part / n;
 }
 
-/* Of n things, `near` live on `tier`, beside the ops, and `ram` in RAM: where thing i does. Those
- * that move are spread evenly over all, and of them those on NVMe. */
+/* The home of thing i of n, of which `near` have home `tier` (near the ops) and `ram` have home
+ * RAM. Things that move are spread evenly over all, and those on NVMe evenly over these. */
 static struct plan_home home_of(enum tier_kind tier, int64_t i, int64_t n, int64_t near,
                                 int64_t ram)
 {
     int64_t moving = n - near;
     if (moving == 0)
         return (struct plan_home){tier, i};
-    int64_t before = share_of(i, moving, n); // of those before i
+    int64_t before = share_of(i, moving, n); // moving things before i
     if (share_of(i + 1, moving, n) == before)
         return (struct plan_home){tier, i - before};
     int64_t nvme = moving - ram, on_nvme = share_of(before, nvme, moving);
@@ -123,7 +123,7 @@ int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier)
     return count_of(plan_kv_near(plan), tier, kv_extents(plan), plan->kv_near, plan->kv_ram);
 }
 
-/* Extents are of more than one size where layers of some kind have pools of their own. */
+/* Extents differ in size where a kind of layer has its own pools. */
 void plan_kv_pages_on(const struct plan *plan, int64_t pages[N_TIERS])
 {
     for (enum tier_kind tier = TIER_DEVICE; tier < N_TIERS; tier++)
@@ -144,11 +144,11 @@ double plan_experts_share(const struct weights_info *w, double tokens)
 {
     if (w->n_experts == 0)
         return 1;
-    double missed = 1 - (double)w->n_experts_used / w->n_experts; // one expert, by one token
+    double missed = 1 - (double)w->n_experts_used / w->n_experts; // one token misses one expert
     return 1 - pow(missed, tokens * w->expert_overlap);
 }
 
-/* While they are less than half: they come when nothing else goes on. */
+/* Experts are read on demand while fewer than half are needed: nothing else runs meanwhile. */
 static int experts_few(const struct plan *plan, const struct weights_info *w)
 {
     int tokens = 0, streamed = 0;
@@ -178,26 +178,26 @@ static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w
     return most;
 }
 
-/* Layers that come through a frame in some pass: no more can be held at once. */
+/* Layers that use a frame in some pass: more frames could not be filled. */
 static int framed_layers(const struct plan *plan)
 {
     return plan->layers - 1 - plan->resident + plan->decoded;
 }
 
-/* The order of bytes: a layer's frame is given back when the step of its last batch is known to be
- * done, and the fetch of its next pass must not come sooner: it would find the layer still there,
- * and nothing behind it. */
+/* The order of reads and writes: a layer's frame is freed when the step of its last batch is known
+ * to be done. The fetch for the next pass must not come earlier: it would find the layer present
+ * and skip it. */
 static int64_t ahead_weights_max(const struct plan *plan, const struct order *order)
 {
     int64_t own = (int64_t)order->batches * order->parts;
     return max_i64(0, order_pass_steps(order) - own - plan->window + 1);
 }
 
-/* Steps from the one that writes to the one that is at hand when the write is queued, and one more:
- * the write of the step before stands behind the reads of this one. */
+/* From the step that writes to the step that runs when the write is queued, plus one: the previous
+ * step's write is queued behind this step's reads. */
 static int64_t ahead_kv_max(const struct plan *plan, const struct order *order)
 {
-    int apart = order->parts == 2 ? ORDER_PARTS_APART : 0; // written by one, read by the other
+    int apart = order->parts == 2 ? ORDER_PARTS_APART : 0; // one part writes, the other reads
     return max_i64(0, order_pass_steps(order) - 1 - plan->window - apart);
 }
 
@@ -210,7 +210,7 @@ static void derive_ahead(struct plan *plan)
 {
     struct order order = plan_order(plan);
     int64_t hidden_max = ahead_hidden_max(plan, &order);
-    if (hidden_max < 0) { // too near: they stay in their frame
+    if (hidden_max < 0) { // no room for look-ahead: hidden states stay in their frame
         plan->hidden_near = plan->batches;
         plan->hidden_ram = 0;
     }
@@ -224,7 +224,7 @@ static int clamp(int value, int64_t most)
     return (int)max_i64(min_i64(value, most), 0);
 }
 
-/* No more lives anywhere than there is; without a device RAM is beside the ops. */
+/* Lowers counts to what the model and the plan have; without a device, RAM is near the ops. */
 static void clamp_homes(struct plan *plan)
 {
     plan->resident = clamp(plan->resident, plan->layers - 1);
@@ -240,7 +240,7 @@ static void clamp_homes(struct plan *plan)
         plan->device ? clamp(plan->hidden_ram, plan->batches - plan->hidden_near) : 0;
 }
 
-/* What is worked on at once changes no byte of the answer. */
+/* Tile sizes change no byte of the output. */
 static void derive_tiles(struct plan *plan)
 {
     if (plan->tile_tokens == 0)
@@ -268,7 +268,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     derive_ahead(plan);
     plan->weight_frame_bytes = frame_bytes(plan, w);
     plan->experts_few = experts_few(plan, w);
-    int held = plan->window - 1; // steps behind the one at hand that hold what they had
+    int held = plan->window - 1; // earlier steps that still hold their frames
     plan->weight_frames =
         (int)min_i64(1 + ceil_div(plan->ahead_weights + held, plan->batches), framed_layers(plan));
     int kv_moves = plan->kv_near < kv_extents(plan),
@@ -285,7 +285,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         plan->pages_batch = max_i64(row_pages, mean_pages * plan->batch);
     plan->slots_cap = (int)(row_pages * PAGE_SLOTS);
     plan->kinds = work->kinds;
-    for (int kind = KV_MOST + 1; kind < plan_kinds(plan); kind++) { // all at once, or as taken
+    for (int kind = KV_MOST + 1; kind < plan_kinds(plan); kind++) { // own pages, if fewer
         int64_t own = ceil_div(work->slots_kind[kind], PAGE_SLOTS);
         plan->kind_pages[kind] = own * plan->batch < plan->pages_batch ? (int)own : 0;
     }
@@ -294,13 +294,13 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     int64_t admitted = max_i64(plan->prefill_tokens, work->prompt_max);
     plan->step_tokens = plan->batch + admitted;
     plan->pass_tokens = (int64_t)plan->batch * plan->batches + admitted;
-    /* A position a row; of the tokens admitted besides, those that want a score: no more than all
-     * rows have, and no more than enter (a prompt longer than the gate enters alone). */
+    /* One position per row; plus, of the admitted tokens, those that want a score: at most as many
+     * as all rows have, and as many as enter (a prompt longer than the gate enters alone). */
     int64_t scored = max_i64(plan->prefill_tokens, work->scored_prompt_max);
     plan->head_positions = plan->batch + min_i64(scored, work->scored_positions);
     derive_tiles(plan);
-    /* In RAM one set is decoded while the next is read. A device decodes later: what a step reads
-     * is one set, and so many stand as steps may be queued. */
+    /* In RAM one set is decoded while the next is read. A device decodes later: a step reads one
+     * set, and each queued step needs its own. */
     plan->gather_sets = plan->device ? plan->window : 2;
     if (plan->device)
         plan->gather_windows = (int)plan->step_tokens;
@@ -344,7 +344,7 @@ static void count_bytes(const struct plan *plan, const struct weights_info *w,
     }
 }
 
-/* budget < 0: there is none. */
+/* budget < 0: no limit. */
 static int is_over(int64_t n_bytes, int64_t budget, const char *what, const char *flag, char *why,
                    int why_cap)
 {

@@ -4,7 +4,7 @@
 
 #include "kernels/base/num.h"
 
-/* Seconds of so many bytes or operations; a rate that is not known costs nothing. */
+/* Seconds for `amount` bytes or operations; 0 if the rate is unknown. */
 static inline double rate(double amount, double per_s)
 {
     return per_s > 0 ? amount / per_s : 0;

@@ -1,8 +1,8 @@
 /* policy/search.c - see search.h: candidates, and how they are grown.
  *
- * Candidates are rows x batches x homes of KV and of hidden states; each is grown into what room is
- * left (layers, tiles, KV nearer to the ops) and estimated; search_climb.c goes on from the best.
- * plan_check has the last word on every one. */
+ * Candidates are rows x batches x homes of KV and of hidden states. Each is grown into the
+ * remaining room (layers, tiles, KV nearer to the ops) and estimated; search_climb.c continues from
+ * the best. plan_check decides on every plan. */
 #include "policy/search_impl.h"
 
 #include "policy/layout.h"
@@ -12,14 +12,14 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CODEC_GAIN    0.97 // of a job's time: what an encoded file must bring it down to
-#define CODEC_MARGIN  2    // decoding keeps up with a disk this much faster than probed
+#define CODEC_GAIN    0.97 // an encoded file must reduce job time to this share
+#define CODEC_MARGIN  2    // decoding must keep up with a disk this much faster than probed
 #define DEVICE_WINDOW 3    // steps queued: one runs, one is next, one is being queued
-#define FRAMES_MOST   4    // layers that may fit although fewer do not
+#define FRAMES_MOST   4    // this many more layers may fit although one more does not
 
 const int search_batches[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, SEARCH_BATCHES_MOST, 0};
 
-/* budget < 0: there is none. */
+/* budget < 0: no limit. */
 static int64_t over(int64_t n_bytes, int64_t budget)
 {
     return budget < 0 ? 0 : max_i64(n_bytes - budget, 0);
@@ -45,7 +45,7 @@ static int fits(struct search *s, struct plan *p)
     return rc == 0;
 }
 
-/* A field of the plan, as far up to `most` as fits; what the user fixed stays. */
+/* Raises a field of the plan as far towards `most` as fits, unless the user fixed it. */
 static void grow(struct search *s, struct plan *p, size_t field, int wish, int64_t most)
 {
     int least = *(int *)(void *)((char *)p + field);
@@ -63,7 +63,7 @@ static void grow(struct search *s, struct plan *p, size_t field, int wish, int64
         }
         *p = q;
         if (*value < mid)
-            return; // there is no more of it
+            return; // plan_derive lowered it: no more exist
         least = mid;
     }
 }
@@ -74,8 +74,8 @@ static double estimate(struct search *s, const struct plan *p, struct plan_time 
     return t->job_s;
 }
 
-/* Prompt tokens that a pass admits, by estimate: few, what one prompt takes and two, as many as
- * keep the rows full evenly, and all that enter at once. Bytes never depend on it. */
+/* Tokens to try: few, one prompt, two prompts, as many as keep the rows evenly full, and all that
+ * enter at once. The output never depends on them. */
 int search_prefill(struct search *s, const struct plan *p)
 {
     const struct work *work = s->set->work;
@@ -90,7 +90,7 @@ int search_prefill(struct search *s, const struct plan *p)
     double best_s = 0;
     if (s->wish->prefill_tokens > 0)
         return s->wish->prefill_tokens;
-    if (work->scores) // nothing else to do
+    if (work->scores) // scoring does nothing else
         return (int)min_d(all, most);
     for (int i = 0; i < (int)(sizeof tries / sizeof tries[0]); i++) {
         struct plan q = *p;
@@ -105,13 +105,12 @@ int search_prefill(struct search *s, const struct plan *p)
     return best;
 }
 
-/* As the user fixed it, by count or share of n; -1: free. */
 int search_wished(const struct search *s, int count, enum plan_percent kind, int64_t n)
 {
     double percent = s->wish->percent[kind];
     if (count >= 0)
         return (int)min_i64(count, n);
-    return percent >= 0 ? (int)((double)n * percent / 100 + 0.49) : -1; // half of one is none
+    return percent >= 0 ? (int)((double)n * percent / 100 + 0.49) : -1; // rounds down half of one
 }
 
 static int wished_resident(const struct search *s)
@@ -119,8 +118,8 @@ static int wished_resident(const struct search *s)
     return search_wished(s, s->wish->resident, WEIGHTS_NEAR, s->set->weights->n_layers - 1);
 }
 
-/* Room that is left takes in what else would come from farther away, layers before KV: every pass
- * moves all of a layer, of KV only what stands in it. */
+/* Fills the remaining room with data that would come from farther away, layers before KV: every
+ * pass moves all of a layer, but of KV only the used part. */
 static void grow_homes(struct search *s, struct plan *p)
 {
     const struct plan_wish *wish = s->wish;
@@ -135,7 +134,6 @@ static void grow_homes(struct search *s, struct plan *p)
     grow(s, p, offsetof(struct plan, kv_ram), kv_ram, extents - p->kv_near);
 }
 
-/* The plan with so many layers in RAM and all else as it is; 0: it does not fit. */
 int search_with_resident(struct search *s, struct plan *p, int resident, enum tiles tiles)
 {
     struct plan q = *p;
@@ -149,8 +147,8 @@ int search_with_resident(struct search *s, struct plan *p, int resident, enum ti
     return 1;
 }
 
-/* The leanest: usually nothing is resident, but of few layers all of them may take less than their
- * frames do. */
+/* The smallest plan: usually without resident layers, but a model of few layers may need less room
+ * for all layers than for their frames. */
 static int build_least(struct search *s, struct plan *p, int most, enum tiles tiles)
 {
     if (search_with_resident(s, p, p->resident, tiles))
@@ -161,7 +159,7 @@ static int build_least(struct search *s, struct plan *p, int most, enum tiles ti
     return 0;
 }
 
-/* What room is left takes layers in, then tiles, then KV. 0: the leanest of it does not fit. */
+/* Fills the remaining room with layers, then tiles, then KV. 0: the smallest plan does not fit. */
 static int build(struct search *s, const struct seed *seed, struct plan *p)
 {
     int n = s->set->weights->n_layers - 1, wish = wished_resident(s);
@@ -177,7 +175,7 @@ static int build(struct search *s, const struct seed *seed, struct plan *p)
         else
             most = mid - 1;
     }
-    for (int i = 2; i <= FRAMES_MOST && least + i <= all; i++) // one more may be a frame less
+    for (int i = 2; i <= FRAMES_MOST && least + i <= all; i++) // may need a frame less
         search_with_resident(s, p, least + i, seed->tiles);
     if (seed->tiles != TILES_NONE || s->set->weights->must_decode || s->wish->decoded >= 0)
         grow(s, p, offsetof(struct plan, decoded), -1,
@@ -191,7 +189,7 @@ static int build(struct search *s, const struct seed *seed, struct plan *p)
     return 1;
 }
 
-/* Among the best by estimate, if it is. */
+/* Inserts r among the best by estimate. */
 static void rank(struct search *s, const struct ranked *r)
 {
     int i = s->n_estimated;
@@ -203,7 +201,7 @@ static void rank(struct search *s, const struct ranked *r)
     s->estimated[i] = *r;
 }
 
-/* A pass may admit less: slower, smaller. */
+/* With fewer prompt tokens per pass a plan is smaller and slower. */
 int search_build(struct search *s, struct seed *seed, struct plan *p)
 {
     int fits = 0, too_many = seed->plan.prefill_tokens;
@@ -232,7 +230,7 @@ static void consider(struct search *s, struct plan p)
 
 /* ---- candidates ---- */
 
-/* Counts of what lives near and in RAM: as wished, else all on one tier. */
+/* Counts near the ops and in RAM: as wished, else all on one tier. */
 static void spread(enum tier_kind beside, enum tier_kind tier, int near_wish, int ram_wish,
                    int *near, int *ram)
 {
@@ -266,7 +264,7 @@ struct plan search_candidate(const struct search *s, int batch, int batches, str
     return p;
 }
 
-/* The most rows of a batch for which the leanest plan of this kind fits; 0: not even one. */
+/* The most rows per batch for which the smallest such plan fits; 0: not even one. */
 static int most_rows(struct search *s, int most, int batches, struct homes homes)
 {
     int least = 0;
@@ -292,10 +290,10 @@ static void consider_rows(struct search *s, int batches, int64_t each, struct ho
     for (int64_t batch = wish->batch > 0 ? each : 1;; batch *= 2) {
         struct plan p = search_candidate(s, (int)min_i64(batch, most), batches, homes);
         if (p.batch < 1)
-            p.batch = 1; // fails, and says by how much
+            p.batch = 1; // fails, and the message says by how much
         consider(s, p);
         if (wish->ahead_weights < 0 && most < each) {
-            p.ahead_weights = 0; // one frame less, no overlap: the last resort of small RAM
+            p.ahead_weights = 0; // one frame less and no overlap: the last resort of small RAM
             consider(s, p);
         }
         if (batch >= most)
@@ -303,7 +301,7 @@ static void consider_rows(struct search *s, int batches, int64_t each, struct ho
     }
     if (!wish->device || wish->batch > 0)
         return;
-    homes.layers_ram = 1; // rows that send layers to NVMe cost more than they bring
+    homes.layers_ram = 1; // more rows that push layers to NVMe cost more than they gain
     most = most_rows(s, (int)most, batches, homes);
     if (most > 0)
         consider(s, search_candidate(s, (int)most, batches, homes));
@@ -345,7 +343,7 @@ int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work,
         min_i64(max_i64(batch * batches, max_i64(work->n_rows, 1)), PLAN_ROWS_MAX) + batches;
     if (wish->batch > 0)
         rows = min_i64(batch * batches, PLAN_ROWS_MAX);
-    /* Two plans bound it: all rows in many batches, steps of as many as there may be. */
+    /* An upper bound: the plan with all rows in many batches, and the most steps. */
     struct plan most = {.batch = (int)min_i64(ceil_div(rows, batches), PLAN_ROWS_MAX),
                         .batches = (int)min_i64(batches, PLAN_ROWS_MAX),
                         .layers = layers,
@@ -355,7 +353,7 @@ int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work,
     return plan_cost_bytes(&most) + TRIED_MOST * (int64_t)sizeof(struct ranked);
 }
 
-/* The best plan that is found from one, or, from NULL, of all; NULL with s->why. */
+/* The best plan found from `from`, or from all candidates if NULL; NULL: none, see s->why. */
 static const struct ranked *search_from(struct search *s, const struct ranked *from)
 {
     s->n_estimated = s->n_tried = s->n_played = 0;
@@ -368,7 +366,8 @@ static const struct ranked *search_from(struct search *s, const struct ranked *f
     return search_climb(s);
 }
 
-/* With the tile that suits the device's memory; where no plan fits beside it, with the smallest. */
+/* Searches with the tile size that suits the device's memory; if no plan fits, with the
+ * smallest. */
 static const struct ranked *search_tiles(struct search *s)
 {
     const struct setting *set = s->set;
@@ -382,7 +381,7 @@ static const struct ranked *search_tiles(struct search *s)
     return search_from(s, NULL);
 }
 
-/* A shared disk may turn out faster than its probe: decoding has to keep ahead of it. */
+/* A shared disk may be faster later than when it was probed; decoding must keep ahead. */
 int plan_search_encodes(const struct setting *set, const struct plan_wish *wish)
 {
     return wish->codec < 0 && set->costs->codec_share > 0 &&

@@ -1,13 +1,13 @@
 /* policy/search_climb.c - the second half of a search: see search_impl.h.
  *
- * From the fastest plan so far all that differ from it in a thing, then in two, are grown, too,
- * until none is faster; then from others that are nearly as fast, and from the best of each number
- * of batches. Lanes compared bound a plan from below, so most are never played; how much longer its
- * waits make it is guessed from what was played with as many batches, and a few are played between
- * two climbs: where the link is busy lanes alone tell little, and all of the work would go into one
- * hill. Of plans within 2 %
- * of each other the one that moves fewest bytes is taken: rates are not known better, and
- * neighbours on the disk cost it least. */
+ * From the fastest plan so far, all plans that differ in one thing, then in two, are grown, until
+ * none is faster; then from others that are nearly as fast, and from the best plan of each number
+ * of batches. Compared lanes are a lower bound of a plan's time, so most plans are never played.
+ * The time that waits add is guessed from played plans with the same number of batches. A few plans
+ * are played between climbs: with a busy link, lanes alone say little, and the search would stay on
+ * one hill.
+ * Of plans within 2 % of the fastest, the one that moves the fewest bytes wins: rates are not known
+ * better, and other users of the disk slow it least. */
 #include "policy/search_impl.h"
 
 #include "policy/rates.h"
@@ -15,23 +15,23 @@
 #include <math.h>
 #include <string.h>
 
-#define PLAYED_LEAST 12   // of these, step by step, however long that takes
-#define PLAYED_CLIMB 8    // at most, between two climbs
-/* Batches of passes that are looked at, about a million in a second of the CPU: then the search is
- * over. A search may take about 0.3 % of the job that it is for. */
-#define WORK_SECOND 3e3 // a second of the job
+#define PLAYED_LEAST 12 // plans that are always played, step by step
+#define PLAYED_CLIMB 8  // greatest number of plans played between two climbs
+/* Work is counted in batches of passes, about a million per CPU second; at the limit the search
+ * ends. A search may take about 0.3 % of its job's time. */
+#define WORK_SECOND  3e3 // per second of the job
 #define WORK_LEAST  2e6
 #define WORK_MOST   1e7
-#define PLAYED_STEPS 40   // passes of a job that are played step by step, about
-#define BUILT_WORK   10   // a layer: to find a plan that fits
-#define CLIMBED      1.1  // times as long as the fastest takes such a plan at most
-#define ALIKE        1e-3 // so near each other they are the same in all but name
-#define TIE          1.02 // so near each other nobody knows which is faster
-#define MOVED        1.01 // times more bytes are no reason
+#define PLAYED_STEPS 40   // work per played job: about this many passes are played step by step
+#define BUILT_WORK   10   // work per layer to find a plan that fits
+#define CLIMBED      1.1  // a plan slower than this times the fastest is not climbed from
+#define ALIKE        1e-3 // times that differ by less are one plan in all but name
+#define TIE          1.02 // a ratio within which rates cannot tell which plan is faster
+#define MOVED        1.01 // a smaller ratio of moved bytes does not decide
 
 /* ---- tried ---- */
 
-/* 1 when only the prompt tokens that a pass may admit differ, and none admits more. */
+/* 1 when two plans differ only in the limit on prompt tokens, which changes no pass. */
 static int is_alike(const struct ranked *a, const struct ranked *b)
 {
     struct plan p = a->plan;
@@ -45,7 +45,7 @@ static int is_alike(const struct ranked *a, const struct ranked *b)
     return memcmp(&p, &b->plan, sizeof p) == 0;
 }
 
-/* Compares the lanes of a plan that nobody tried yet. */
+/* Compares the lanes of a plan that was not tried yet, and adds it. */
 static void try(struct search *s, struct seed seed)
 {
     struct ranked *r = &s->tried[s->n_tried];
@@ -71,8 +71,7 @@ static void try(struct search *s, struct seed seed)
     s->n_tried++;
 }
 
-/* By number of batches: the least that a plan took when it was played, as a multiple of what its
- * lanes alone take. 0: none was played. */
+/* Per number of batches: the least ratio of played to compared time; 0: none was played. */
 static void find_waits(const struct search *s, double waits[SEARCH_BATCHES_MOST + 1])
 {
     memset(waits, 0, (SEARCH_BATCHES_MOST + 1) * sizeof *waits);
@@ -84,8 +83,7 @@ static void find_waits(const struct search *s, double waits[SEARCH_BATCHES_MOST 
     }
 }
 
-/* Of those that were not played the one that is likely to be the fastest, if its lanes say that it
- * may be chosen; NULL: none may. */
+/* The unplayed plan that is probably fastest, if its lanes allow it to win; NULL: none. */
 static struct ranked *promising(const struct search *s)
 {
     struct ranked *first = NULL;
@@ -105,7 +103,7 @@ static struct ranked *promising(const struct search *s)
     return first;
 }
 
-/* A plan whose lanes would do, but not their overlap. */
+/* Tries more look-ahead for a plan whose lanes are fast enough but do not overlap. */
 static void look_further(struct search *s, const struct seed *seed)
 {
     int base = search_ahead(&seed->plan);
@@ -123,7 +121,7 @@ static int is_over(const struct search *s)
     return s->work > fmin(fmax(most, WORK_LEAST), WORK_MOST);
 }
 
-/* Plays what may be the fastest, the likeliest first. */
+/* Plays plans that may be the fastest, the most probable first. */
 static void play_promising(struct search *s, int most)
 {
     for (struct ranked *r; most > 0 && (r = promising(s)); most--) {
@@ -149,7 +147,7 @@ static void play_promising(struct search *s, int most)
 
 /* ---- the climb ---- */
 
-/* With other prompt tokens a pass. */
+/* Tries another limit on prompt tokens. */
 static void try_prefill(struct search *s, struct seed seed, double prefill)
 {
     double most = seed.plan.device ? PREFILL_DEVICE : PREFILL_MAX;
@@ -160,7 +158,8 @@ static void try_prefill(struct search *s, struct seed seed, double prefill)
     try(s, seed);
 }
 
-/* With these rows a batch, and the prompt tokens that it had, or that an estimate finds for it. */
+/* Tries another number of rows per batch, with the old limit on prompt tokens and an estimated
+ * one. */
 static void try_rows(struct search *s, struct seed seed, int64_t batch, int wide)
 {
     int64_t most = min_i64(PLAN_BATCH_MAX, PLAN_ROWS_MAX / seed.plan.batches);
@@ -181,14 +180,14 @@ static void around_rows(struct search *s, const struct seed *seed, int wide)
     int64_t now = seed->plan.batch * batches, waves = ceil_div(n, now);
     for (int i = 0; i < (int)(sizeof times / sizeof *times); i++) {
         int64_t of = max_i64(ceil_div(n, max_i64((int64_t)((double)now * times[i]), 1)), 1);
-        try_rows(s, *seed, ceil_div(ceil_div(n, of), batches), wide); // of like size
+        try_rows(s, *seed, ceil_div(ceil_div(n, of), batches), wide); // waves of equal size
         try_rows(s, *seed, (int64_t)((double)seed->plan.batch * times[i]), wide);
     }
     for (int64_t of = max_i64(waves - 3, 1); of <= waves + 3; of++)
         try_rows(s, *seed, ceil_div(ceil_div(n, of), batches), wide);
 }
 
-/* Shares that the user fixed, of another number of batches. */
+/* Recomputes shares that the user fixed for another number of batches. */
 static void keep_shares(const struct search *s, struct plan *p)
 {
     const struct plan_wish *w = s->wish;
@@ -202,8 +201,8 @@ static void keep_shares(const struct search *s, struct plan *p)
     }
 }
 
-/* As many rows in more or fewer batches, as far ahead; `wide`: half and twice as many, too, and
- * without look-ahead. */
+/* Tries the same rows in more or fewer batches with the same look-ahead; `wide`: also half, twice
+ * ... the rows, and no look-ahead. */
 static void around_batches(struct search *s, const struct seed *seed, int wide)
 {
     int64_t n = max_i64(s->set->work->n_rows, 1), batches = seed->plan.batches;
@@ -240,7 +239,7 @@ static void around_ahead(struct search *s, const struct seed *seed)
         }
 }
 
-/* Fewer layers make room for other things. */
+/* Tries fewer resident layers, which make room for other data. */
 static void around_layers(struct search *s, const struct ranked *r)
 {
     int n = s->set->weights->n_layers - 1, now = r->plan.resident;
@@ -258,7 +257,7 @@ static void around_layers(struct search *s, const struct ranked *r)
             }
 }
 
-/* The most rows beside so many layers: where they are what fills the memory. */
+/* Tries numbers of resident layers, each with the most rows that fit. */
 static void around_layers_and_rows(struct search *s, const struct ranked *r)
 {
     int n = s->set->weights->n_layers - 1, now = r->plan.resident;
@@ -288,7 +287,7 @@ static void around_layers_and_rows(struct search *s, const struct ranked *r)
         }
 }
 
-/* KV, hidden states and layers on one tier, each and together. */
+/* Tries KV, hidden states and layers on one tier, each and together. */
 static void around_homes(struct search *s, const struct seed *seed)
 {
     const struct plan_wish *wish = s->wish;
@@ -306,7 +305,7 @@ static void around_homes(struct search *s, const struct seed *seed)
             }
 }
 
-/* The fastest around which there is more to try; of those that take as long, one. */
+/* The fastest plan whose neighbours are not all tried; of equally fast plans, only one. */
 static struct ranked *next_to_climb(struct search *s)
 {
     struct ranked *first = NULL;
@@ -324,7 +323,7 @@ static struct ranked *next_to_climb(struct search *s)
     return first;
 }
 
-/* The fastest of a number of batches of which none was climbed from: it may be another hill. */
+/* The fastest plan of a number of batches that no climb started from: it may be another hill. */
 static struct ranked *next_hill(struct search *s)
 {
     for (int i = 0; search_batches[i] > 0; i++) {
@@ -344,8 +343,7 @@ static struct ranked *next_hill(struct search *s)
     return NULL;
 }
 
-/* What differs in one thing, from a plan that was not climbed from yet; in two, where that did not
- * help. */
+/* Tries plans that differ in one thing; on the second call for the same plan, in two. */
 static void climb_from(struct search *s, struct ranked *from)
 {
     const struct seed *seed = &from->seed;
@@ -370,7 +368,7 @@ static void climb_from(struct search *s, struct ranked *from)
     around_homes(s, seed);
 }
 
-/* Among those that were played, if there is room for it. */
+/* Adds a played plan to the ranking if there is room. */
 static void remember(struct plan_ranking *to, const struct ranked *r)
 {
     if (!to || to->cap == 0 || (to->n == to->cap && to->list[to->n - 1].job_s <= r->s))
@@ -381,7 +379,7 @@ static void remember(struct plan_ranking *to, const struct ranked *r)
     to->list[i] = (struct plan_choice){.plan = r->plan, .job_s = r->s, .moved = r->moved};
 }
 
-/* Of those as fast as the fastest the one that moves least, then the fastest. */
+/* Of the plans within TIE of the fastest: those that move the least, and the fastest of these. */
 static const struct ranked *settle(const struct search *s)
 {
     const struct ranked *least = s->best;

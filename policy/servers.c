@@ -28,11 +28,11 @@ static void pend(struct servers *s, struct server *server, const struct item *it
 {
     int i = server->n;
     if (server->n == s->cap)
-        return; // more is under way than frames allow: it waits for none of these
+        return; // more pending than frames allow: no step waits for it
     server->n++;
     for (; i > 0 && server->items[i - 1].due < item->due; i--)
         server->items[i] = server->items[i - 1];
-    server->items[i] = *item; // the earliest due stands last
+    server->items[i] = *item; // the earliest due is last
 }
 
 static void drop(struct server *server, int i)
@@ -48,7 +48,7 @@ void servers_take(struct servers *s, const struct item *item)
     pend(s, disk ? &s->disk : &s->link, item);
 }
 
-/* Over the disk: on to the link, or there. */
+/* Ends the disk part: queues the link part, or completes. */
 static void disk_done(struct servers *s, int i)
 {
     struct item item = s->disk.items[i];
@@ -78,9 +78,9 @@ static void link_done(struct servers *s, int i)
 
 /* ---- the disk ---- */
 
-/* The mover has IO_DEPTH pieces in flight and takes the next ones of the transfers that are
- * due first; but a piece that is in flight stays there until it is done, on the average half of it
- * is left. Returns how many; *next: when one more may begin. */
+/* Assigns IO_DEPTH pieces in flight to the transfers due first. Pieces already in flight stay there
+ * until they are done, on average with half of each left. Returns the number in flight; *next: when
+ * one more may start. */
 static int disk_fly(struct server *disk, double *next)
 {
     int wanted = 0, n = 0, seen = 0, first = disk->n;
@@ -112,8 +112,8 @@ static int disk_fly(struct server *disk, double *next)
     return n;
 }
 
-/* Pieces in flight go on side by side, at `share` of their rate, for `most_s` or until a transfer
- * is done, or as many of its pieces as another waits for. Returns which one is done, or -1. */
+/* Advances all pieces in flight at `share` of their rate, for most_s or until a transfer is done,
+ * or the pieces that it holds beyond `wants` are. Returns the transfer that is done, or -1. */
 static int disk_go(struct servers *s, int n, double share, double most_s)
 {
     struct server *disk = &s->disk;
@@ -145,7 +145,7 @@ static int disk_go(struct servers *s, int n, double share, double most_s)
     return done;
 }
 
-/* Serves until `to`, or until one more is done and `one` is set: then nothing computes. */
+/* Serves until `to`; with `one`, while nothing computes, until one transfer is done. */
 static void serve_disk(struct servers *s, double to, int one)
 {
     struct server *disk = &s->disk;
@@ -171,7 +171,7 @@ static void serve_disk(struct servers *s, double to, int one)
 
 /* ---- the link ---- */
 
-/* The one that is due first of those that may begin; -1: none, and *next is when one may. */
+/* The earliest due transfer that may begin; -1: none, *next is when one may. */
 static int choose(const struct server *server, double *next)
 {
     *next = INFINITY;
@@ -218,7 +218,7 @@ double servers_wait(struct servers *s, const double *ready)
 {
     while (*ready == INFINITY && s->disk.n + s->link.n > 0) {
         double next;
-        /* The link first, as long as it has what it may begin with. */
+        /* Serve the link first while it has a transfer that may begin. */
         int link = s->link.n > 0 && (s->disk.n == 0 || choose(&s->link, &next) >= 0);
         if (link)
             serve_link(s, INFINITY, 1);

@@ -14,7 +14,7 @@ static int in_range(int v, int min, int max)
     return v >= min && v <= max;
 }
 
-/* Returns the first bad field among those that the others are computed from. */
+/* Checks the fields from which others are computed. */
 static const char *check_sizes(const struct shape *s)
 {
     if (!memchr(s->family, 0, sizeof s->family))
@@ -41,7 +41,7 @@ static const char *check_sizes(const struct shape *s)
     return NULL;
 }
 
-/* An expert's rows are whole panels, so that it can be multiplied by itself. */
+/* An expert's rows must be whole panels, so that an expert can be multiplied alone. */
 static const char *check_experts(const struct shape *s)
 {
     if (s->n_experts == 0)
@@ -56,7 +56,7 @@ static const char *check_experts(const struct shape *s)
     return in_range(s->route_alone, 0, 1) ? NULL : "route_alone";
 }
 
-/* Layers of two kinds, and what all tokens go through beside the experts. */
+/* Layers without experts, and the shared expert. */
 static const char *check_beside(const struct shape *s)
 {
     int dense = 0;

@@ -1,5 +1,5 @@
-/* policy/shape.h - what a model is, in numbers. Families are data: variants are fields, read by
- * engine/line/layer*.c; there is one forward pass. */
+/* policy/shape.h - a model in numbers. Families are data: variants are fields, which
+ * engine/line/layer*.c reads; there is one forward pass. */
 #ifndef POLICY_SHAPE_H
 #define POLICY_SHAPE_H
 
@@ -10,34 +10,34 @@ extern "C" {
 #endif
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-/* ACT_GELU is the form by erf, ACT_GELU_TANH the one by tanh: they differ by up to 5e-4;
- * ACT_GELU_QUICK is x / (1 + exp(-1.702 x)), and by up to 0.02 another. */
+/* ACT_GELU uses erf, ACT_GELU_TANH uses tanh (they differ by up to 5e-4), ACT_GELU_QUICK is x / (1
+ * + exp(-1.702 x)) (differs by up to 0.02). */
 enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU, ACT_GELU_QUICK };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED };
-/* Where the norms of a layer stand: before attention and MLP; behind the residual sums (opt-350m);
- * behind attention and MLP, before the sums (olmo2); both (gemma2). */
+/* Where a layer's norms are: before attention and MLP; after the residual sums (opt-350m); after
+ * attention and MLP, before the sums (olmo2); before and after attention and MLP (gemma2). */
 enum norm_place { NORM_BEFORE, NORM_AFTER_SUM, NORM_OF_BRANCH, NORM_AROUND };
-/* Norms of q and k before they are rotated: of each head, by one weight [head_dim]; of each head,
- * by its own weight (stablelm: LayerNorm without bias); of the whole vector. */
+/* Norms of q and k before rotation: per head with one weight [head_dim]; per head with a weight of
+ * its own (stablelm: LayerNorm without bias); over the whole vector. */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_OWN, QK_NORM_WHOLE };
-/* x + attention(norm1 x), then x + mlp(norm2 x); both of the same x; both of the same norm1 x. */
+/* x + attention(norm1 x), then x + mlp(norm2 x); both read the same x; both read norm1 x. */
 enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 
 #define SHAPE_LAYERS_MAX       512
 #define SHAPE_DIM_MAX          (1 << 17)
 #define SHAPE_EXPERTS_MAX      1024
 #define SHAPE_EXPERTS_USED_MAX 64
-#define SHAPE_OUTPUTS_MAX      (1 << 24) // of all experts' matrices of one kind
+#define SHAPE_OUTPUTS_MAX      (1 << 24) // rows of all experts' matrices of one kind
 #define SHAPE_VOCAB_MAX        (1 << 21)
 #define SHAPE_ROPE_MAX         256 // half of the largest head dimension
-#define SHAPE_ROPES            2   // tables of angles: for most rows and layers, for the others
+#define SHAPE_ROPES            2   // tables of angles: for most rows and layers, and for the others
 #define SHAPE_NO_ROPE          SHAPE_ROPES
 #define HEAD_TILE              4096 // vocabulary rows whose logits are reduced together (rule e)
 
-/* Angles by position: pos * inv_freq[i], cosines and sines times `scale`. */
+/* Angles of position pos: pos * inv_freq[i]; cosines and sines are multiplied by `scale`. */
 struct shape_rope {
     float inv_freq[SHAPE_ROPE_MAX]; // [rope_dim / 2] radians per position, scaling applied
-    float scale;                    // 1 but for yarn and longrope
+    float scale;                    // 1 except for yarn and longrope
 };
 
 struct shape {
@@ -47,52 +47,51 @@ struct shape {
     int n_heads;     // query heads
     int n_kv_heads;  // key/value heads, divides n_heads
     int head_dim;    // numbers per head
-    int ffn_dim;     // inner size of the MLP, or of each expert's
+    int ffn_dim;     // inner size of the MLP, or of each expert
     int vocab;       // rows of the embedding
     int context;     // longest sequence the model was made for, tokens
-    int embed_dim;   // width of the embedding rows; != dim only with project_in/out (opt-350m)
+    int embed_dim;   // width of embedding rows; != dim only with project_in/out (opt-350m)
     int norm;        // enum norm_kind
     int norm_place;  // enum norm_place
-    int final_norm;  // 1: a norm stands before the head
+    int final_norm;  // 1: a norm precedes the head
     float norm_eps;
-    int act;             // enum act_kind
-    int gated;           // 1: the MLP is act(gate x) * up x; 0: act(up x)
-    float act_limit;     // 0: none; else gate x is cut at it, up x at both signs of it, and 1 added
-    int n_experts;       // MLPs that a layer has for a router to choose from; 0: one, for all
-    int n_experts_used;  // by a token
-    int route_alone;     // 1: the router's softmax runs over these alone; 0: over all experts
-    int dense_dim;       // inner size of the one MLP of layers without experts; 0: all have experts
-    int shared_dim;      // of the expert that every token goes through besides; 0: none
-    int shared_gate;     // 1: what that one adds counts by a logistic of its own; 0: as it is
-    int qk_norm;         // enum qk_norm
-    int branches;        // enum branches
-    float embed_scale;   // factors: of embeddings,
-    float branch_scale;  // of what attention and MLP add to x,
-    float attn_scale;    // of q k^T (0: 1 / sqrt(head_dim)),
-    float logit_scale;   // of logits
-    float attn_softcap;  // caps c tanh(x / c) of what softmax sees of q k^T (0: none),
-    float logit_softcap; // of logits, behind their factor (0: none)
-    int sinks;           // 1: every layer has one logit more per query head, without a value
+    int act;         // enum act_kind
+    int gated;       // 1: the MLP is act(gate x) * up x; 0: act(up x)
+    float act_limit; // 0: none; else gate x is capped, up x clamped to +-limit, and 1 added to up
+    int n_experts;   // experts per layer that a router chooses from; 0: one MLP
+    int n_experts_used; // experts per token
+    int route_alone;    // 1: the router's softmax covers the chosen experts; 0: all experts
+    int dense_dim;   // inner size of the MLP in layers without experts; 0: all layers have experts
+    int shared_dim;  // inner size of the expert that every token uses in addition; 0: none
+    int shared_gate; // 1: its output is scaled by a logistic gate; 0: not scaled
+    int qk_norm;     // enum qk_norm
+    int branches;    // enum branches
+    float embed_scale;   // factor on embeddings
+    float branch_scale;  // factor on the outputs of attention and MLP
+    float attn_scale;    // factor on q k^T (0: 1 / sqrt(head_dim))
+    float logit_scale;   // factor on logits
+    float attn_softcap;  // cap c tanh(x / c) on q k^T before softmax (0: none)
+    float logit_softcap; // the same on logits, after logit_scale (0: none)
+    int sinks;           // 1: each query head has one more logit without a value, in every layer
     int position;        // enum position_kind
     int position_offset; // added to a position before the learned table is read (opt: 2)
     int rope_dim;        // leading dimensions of a head that are rotated (even); 0 without RoPE
     struct shape_rope ropes[SHAPE_ROPES];
-    int rope_long; // rows that may get longer turn by ropes[1] instead of ropes[0]; 0: none
-    uint8_t layer_rope[SHAPE_LAYERS_MAX];   // of a layer: 0, 1 or SHAPE_NO_ROPE
-    uint8_t layer_dense[SHAPE_LAYERS_MAX];  // 1: it has one MLP where others have experts
+    int rope_long; // rows that may get longer than this use ropes[1] instead of ropes[0]; 0: none
+    uint8_t layer_rope[SHAPE_LAYERS_MAX];   // per layer: 0, 1 or SHAPE_NO_ROPE
+    uint8_t layer_dense[SHAPE_LAYERS_MAX];  // 1: one MLP where other layers have experts
     int32_t layer_window[SHAPE_LAYERS_MAX]; // tokens that a query sees, itself included; 0: all
 };
 
-/* 1 / sqrt(head_dim), unless the model says otherwise. */
+/* attn_scale, or 1 / sqrt(head_dim) if that is 0. */
 float shape_attn_scale(const struct shape *s);
-/* Whether a layer has experts. */
 static inline int shape_has_experts(const struct shape *s, int layer)
 {
     return s->n_experts > 0 && !s->layer_dense[layer];
 }
-/* The first layer that has experts, or has none; -1: there is no such layer. */
+/* The first layer with (1) or without (0) experts; -1: none. */
 int shape_first_layer(const struct shape *s, int experts);
-/* MLPs that a layer has for a router to choose from, and those that a token goes through. */
+/* MLPs that a layer's router chooses from, and MLPs per token. */
 static inline int shape_mlps(const struct shape *s)
 {
     return s->n_experts > 0 ? s->n_experts : 1;
@@ -101,14 +100,14 @@ static inline int shape_mlps_used(const struct shape *s)
 {
     return s->n_experts > 0 ? s->n_experts_used : 1;
 }
-/* Numbers of a token between the matrices of an MLP, in the layer that has most. */
+/* Numbers of a token between the matrices of an MLP, in the widest layer. */
 int64_t shape_mlp_numbers(const struct shape *s);
-/* The shortest window of a layer; 0: none has any. */
+/* The shortest window of a layer; 0: no layer has one. */
 int shape_window(const struct shape *s);
-/* How many of ropes[] a model has. */
+/* How many of ropes[] the model uses. */
 int shape_ropes(const struct shape *s);
 
-/* Checks a shape that comes from outside. Returns NULL, or the name of the first bad field. */
+/* Checks a shape from outside. Returns NULL, or the name of the first bad field. */
 const char *shape_check(const struct shape *s);
 
 #ifdef __cplusplus

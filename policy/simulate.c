@@ -1,11 +1,10 @@
 /* policy/simulate.c - see simulate.h.
  *
- * Note: a row is *steady* when it decodes one token a pass. What steady
- * rows take together is known without looking at them: their slots grow by one a pass each, and a
- * row whose slots are a multiple of 32 before pass p is so again before p + 32 (`cross` counts them
- * by p mod 32): then it takes a page, and the one before is full. When that ends, and when the row
- * does, stands in a heap of events. Rows that enter, or know more than they have done, are *loose*:
- * looked at in every pass. */
+ * A row is *steady* while it decodes one token per pass. Steady rows are summed, not visited: their
+ * slots grow by one per pass each, and a row whose slots are a multiple of 32 before pass p is
+ * again at a multiple before p + 32 (`cross` counts rows by p mod 32): it then takes a page, and
+ * its last page is full. A heap of events holds when growth ends and when a row ends. *Loose* rows
+ * have just entered, or know more tokens than they have done; every pass visits them. */
 #include "policy/simulate.h"
 
 #include "policy/admit.h"
@@ -18,7 +17,7 @@
 
 #define PASSES_MAX ((int64_t)1 << 40)
 
-/* START, END and TURN are of each kind of KV. */
+/* EVENT_START, EVENT_END and EVENT_TURN exist once per kind of KV. */
 enum event_kind {
     EVENT_START,
     EVENT_END = EVENT_START + KV_KINDS_MAX,
@@ -28,28 +27,28 @@ enum event_kind {
     N_EVENT_KINDS
 };
 
-/* What happens to a steady row before pass `pass` takes its tokens. */
+/* A change of a steady row before pass `pass` takes its tokens. */
 struct event {
     int64_t pass;
     int32_t seat, kind;
 };
 
-/* Of a seat, in layers of a kind. */
+/* State of a seat in layers of a kind. */
 struct seat_kv {
     int32_t budget; // INT32_MAX: never evicts
     int32_t ring;
     int8_t growing;
-    int8_t over; // 1: it writes over a full page in the pass at hand
+    int8_t over; // 1: it overwrites a full page in this pass
 };
 
 struct seat {
     int64_t entered; // admission number, from 1; 0: empty
     int64_t base;    // steady: the pass before which n_done tokens were done
     struct work_row row;
-    int32_t end;            // tokens that it is played to have when it stops
-    int32_t n_done, n_take; // loose: as of the pass at hand
-    int32_t shared;         // of its prompt, tokens that the batch's first one computes
-    int32_t n_pages;        // loose, and while pages are short; at most pages_max
+    int32_t end;            // tokens at which the row stops
+    int32_t n_done, n_take; // loose: as of this pass
+    int32_t shared;         // tokens of its prompt that the batch's first prompt computes
+    int32_t n_pages;        // loose, or while pages are short; at most pages_max
     int32_t pages_max;
     int8_t steady, pages_growing;
     struct seat_kv *kv; // by kind
@@ -60,14 +59,14 @@ struct sim_batch {
     struct event *events; // heap, earliest first
     int n_events;
     int live, loose;
-    int pages_growing; // rows that may still want a page
+    int pages_growing; // rows that may still need a page
     int64_t free_pages;
-    // of steady rows
+    // sums over steady rows
     int steady;
     struct {
-        int evicting, over;        // rows
+        int evicting, over;
         int64_t pages_kept;        // see struct load
-        int64_t slots, full_pages; // before the pass, slots of rings included
+        int64_t slots, full_pages; // before the pass, ring slots included
         int cross[PAGE_SLOTS];
     } kv[KV_KINDS_MAX];
 };
@@ -76,11 +75,11 @@ struct sim {
     const struct simulation *in;
     struct sim_batch *batches;
     struct load *loads;
-    int kinds;                 // of KV
-    int sink[KV_KINDS_MAX];    // of every row
-    struct work_row *returned; // stack of rows sent back
+    int kinds;                 // kinds of KV
+    int sink[KV_KINDS_MAX];    // the sink of every row
+    struct work_row *returned; // stack of rows sent back to the queue
     int n_returned;
-    int64_t next; // row of the queue
+    int64_t next; // next row of the queue
     int every;
     int64_t pass, entered;
     struct gate gate;
@@ -89,7 +88,7 @@ struct sim {
 
 /* ---- rows ---- */
 
-/* Slots of pages after n tokens, in a layer of a kind. */
+/* Page slots after n tokens, in a layer of a kind. */
 static int slots_of(const struct seat *t, int kind, int n)
 {
     return (int)min_i64(n, t->kv[kind].budget) - (int)min_i64(n, t->kv[kind].ring);
@@ -105,7 +104,7 @@ static int done_before(const struct sim *s, const struct seat *t)
     return t->steady ? t->n_done + (int)(s->pass - t->base) : t->n_done;
 }
 
-/* 1: a row waits; it is *row, and stays at the head. */
+/* 1: a row waits; writes it to *row and leaves it at the head. */
 static int queue_peek(struct sim *s, struct work_row *row)
 {
     const struct work *w = s->in->work;
@@ -137,13 +136,13 @@ static void queue_take(struct sim *s)
     s->out->rows++;
 }
 
-/* Tokens that a row stops at: a share `u` of the rows that have as many tokens now stops earlier.
- * The shares are spread evenly by a sequence that fills 0..1, so that two calls play the same. */
+/* The number of tokens at which a row stops: rows are given quantiles `u` of the time to stop,
+ * spread evenly by the golden ratio, so that two calls play the same job. */
 static int likely_end(const struct sim *s, const struct work_row *row, int64_t entered)
 {
     const double golden = 0.6180339887498949, u = fmod((double)entered * golden + 0.5, 1);
     const int64_t span = row->cap - row->prompt;
-    double lives = -log1p(-u); // a row dies when its chances of stopping have added up to this
+    double lives = -log1p(-u); // the row stops when the hazards along its output sum to this
     int64_t at = row->known - row->prompt;
     if (s->in->work->scores)
         return row->cap;
@@ -198,7 +197,7 @@ static void seat_fill(struct sim *s, struct seat *t, const struct work_row *row,
 {
     const struct evict *e = s->in->evict;
     struct evict_row r;
-    (void)evict_row_init(e, row->prompt, row->cap - row->prompt, &r); // the job has refused others
+    (void)evict_row_init(e, row->prompt, row->cap - row->prompt, &r); // cannot fail here
     *t = (struct seat){.row = *row, .kv = t->kv, .end = likely_end(s, row, entered)};
     for (int kind = KV_MOST; kind < s->kinds; kind++) {
         struct evict rule;
@@ -218,7 +217,7 @@ static int before(const struct event *a, const struct event *b)
     return a->pass != b->pass ? a->pass < b->pass : a->kind < b->kind;
 }
 
-/* None outlives its row. */
+/* No event outlives its row. */
 static void event_add(struct sim_batch *b, struct event e)
 {
     int i = b->n_events++;
@@ -252,7 +251,7 @@ static void events_drop(struct sim_batch *b, int seat)
 
 /* ---- steady rows ---- */
 
-/* Its slots grow in the pass at hand, or no longer do. */
+/* Starts (on 1) or stops (on 0) the growth of a row's slots in this pass. */
 static void grow(struct sim *s, struct sim_batch *b, struct seat *t, int kind, int on)
 {
     int slots = slots_of(t, kind, done_before(s, t));
@@ -263,16 +262,16 @@ static void grow(struct sim *s, struct sim_batch *b, struct seat *t, int kind, i
     b->kv[kind].cross[multiple % PAGE_SLOTS] += on ? 1 : -1;
 }
 
-/* Before the pass before which n tokens are done; nothing when the row is over by then. Its last
- * token is sampled with end - 2 done. */
+/* Adds an event before the pass before which n tokens are done, unless the row is over by then: its
+ * last token is sampled with end - 2 tokens done. */
 static void event_of(struct sim_batch *b, const struct seat *t, int kind, int64_t n)
 {
     if (n < t->end)
         event_add(b, (struct event){t->base + n - t->n_done, (int32_t)(t - b->seats), kind});
 }
 
-/* A steady row that evicts writes over the next of its slots; whether that is in a full page stays
- * so until it comes to the last page, or begins again. */
+/* Whether a steady row that evicts in turn overwrites a slot of a full page. That changes only when
+ * the row reaches its last page, or starts over. */
 static void take_turn(struct sim *s, struct sim_batch *b, struct seat *t, int kind)
 {
     const struct evict_row row = {.budget = t->kv[kind].budget, .sink = s->sink[kind]};
@@ -287,8 +286,8 @@ static void take_turn(struct sim *s, struct sim_batch *b, struct seat *t, int ki
         event_of(b, t, EVENT_TURN + kind, done + (over ? full : slots) - slot);
 }
 
-/* A loose row whose known tokens are all done, but for the one that it sampled: from the pass at
- * hand on it takes one a pass. */
+/* Makes a loose row steady: all its known tokens but the sampled one are done, so from this pass on
+ * it takes one token per pass. */
 static void make_steady(struct sim *s, struct sim_batch *b, struct seat *t)
 {
     t->steady = 1;
@@ -320,7 +319,7 @@ static void pages_grow(struct sim_batch *b, struct seat *t, int on)
     t->pages_growing = (int8_t)on;
 }
 
-/* Takes a steady row out of the sums, as it is before the pass at hand. */
+/* Makes a steady row loose: removes it from the sums, as of before this pass. */
 static void unsteady(struct sim *s, struct sim_batch *b, struct seat *t)
 {
     const int done = done_before(s, t);
@@ -338,7 +337,7 @@ static void unsteady(struct sim *s, struct sim_batch *b, struct seat *t)
     b->loose++;
 }
 
-/* A loose row leaves. */
+/* Removes a loose row. */
 static void leave(struct sim_batch *b, struct seat *t)
 {
     pages_grow(b, t, 0);
@@ -348,7 +347,7 @@ static void leave(struct sim_batch *b, struct seat *t)
     t->entered = 0;
 }
 
-/* Pages of a steady row before the pass at hand. */
+/* Pages of a steady row before this pass. */
 static int pages_held(const struct sim *s, const struct seat *t)
 {
     return admit_pages(slots_of(t, KV_MOST, done_before(s, t)));
@@ -383,7 +382,7 @@ static int is_over(const struct sim *s, const struct seat *t)
     return t->row.known >= t->end;
 }
 
-/* The pass before is over: what was taken is done, rows that know no more sample a token. */
+/* Ends the pass before: taken tokens are done, and rows without further known tokens sample one. */
 static void end_pass(struct sim *s, struct sim_batch *b)
 {
     for (int kind = KV_MOST; kind < s->kinds; kind++) {
@@ -411,7 +410,7 @@ static void end_pass(struct sim *s, struct sim_batch *b)
     }
 }
 
-/* Back to the queue, with all its tokens. */
+/* Sends a row back to the queue with all its tokens. */
 static void send_back(struct sim *s, struct sim_batch *b, struct seat *t)
 {
     if (t->steady) {
@@ -433,7 +432,8 @@ static struct seat *youngest(const struct sim_batch *b, int n_rows)
     return young;
 }
 
-/* Pages for what the row holds after the pass, or for less when it is sent back itself. */
+/* Allocates pages for the row's slots after the pass; youngest rows are sent back while pages are
+ * short, possibly this one. */
 static void take_pages(struct sim *s, struct sim_batch *b, struct seat *t)
 {
     int need = admit_pages(slots_of(t, KV_MOST, done_before(s, t) + t->n_take));
@@ -449,7 +449,7 @@ static void take_pages(struct sim *s, struct sim_batch *b, struct seat *t)
         pages_grow(b, t, 0);
 }
 
-/* Row by row: some know more than they have done, or pages are short. */
+/* Visits every row: some know more tokens than they have done, or pages are short. */
 static void take_each(struct sim *s, struct sim_batch *b)
 {
     int n_rows = s->in->plan->batch;
@@ -486,8 +486,8 @@ static void take_live(struct sim *s, struct sim_batch *b)
         b->free_pages -= need;
 }
 
-/* The batch's prompts of one pass: what all up to here share with the first one. Rows of a pass
- * stand side by side in the queue. */
+/* What the batch's prompts of one pass share with the first of them. Rows of a pass are adjacent in
+ * the queue. */
 struct sharing {
     int first; // tokens of the first prompt; 0: none yet
     int most;
@@ -506,7 +506,7 @@ static int share(const struct sim *s, struct sharing *all, const struct work_row
     return (int)min_i64(all->most, min_i64(all->first, n_prompt - 1));
 }
 
-/* 0; -1: nobody is live, and the one at the head has no room. */
+/* 0; -1: no row is live, and the row at the head does not fit. */
 static int admit(struct sim *s, struct sim_batch *b)
 {
     int n_rows = s->in->plan->batch;
@@ -541,9 +541,9 @@ static int admit(struct sim *s, struct sim_batch *b)
     return 0;
 }
 
-/* ---- what the pass is ---- */
+/* ---- the loads of a pass ---- */
 
-/* Positions of tokens first..first + n - 1 of a row that reach the head. */
+/* How many of tokens first..first + n - 1 of a row reach the head. */
 static int64_t positions_of(const struct sim *s, const struct work_row *row, int first, int n)
 {
     if (!s->in->work->scores)
@@ -551,10 +551,10 @@ static int64_t positions_of(const struct sim *s, const struct work_row *row, int
     return max_i64(min_i64(first + n, row->known - 1) - max_i64(first, row->prompt - 1), 0);
 }
 
-/* Sum of slots that tokens first..first + n - 1 attend over, each its own included. */
+/* Sum of the slots that tokens first..first + n - 1 attend over, including their own. */
 static int64_t attended(int64_t budget, int64_t first, int64_t n)
 {
-    int64_t rising = max_i64(min_i64(first + n, budget) - first, 0); // one more each
+    int64_t rising = max_i64(min_i64(first + n, budget) - first, 0); // each sees one more slot
     return rising * first + rising * (rising + 1) / 2 +
            (n - rising) * (budget == INT32_MAX ? 0 : budget + 1);
 }
@@ -627,7 +627,7 @@ static void add_load(struct load *sum, const struct load *l, int kinds)
 
 /* ---- the job ---- */
 
-/* Of a seat, at once: of each kind two, when its slots grow and end to grow, or the next turn. */
+/* Events per seat: for each kind two (growth starts and ends, or the next turn), and two more. */
 static int64_t events_of(const struct plan *plan)
 {
     return 2 * (int64_t)plan_kinds(plan) + 2;
@@ -680,7 +680,7 @@ static void note_filled(struct sim *s)
         out->filled_to = now;
 }
 
-/* Rows that were live when the job was looked at take their seats, with what they have done. */
+/* Seats the rows that were live, with the tokens that they have done. */
 static void seat_live(struct sim *s)
 {
     const struct simulation *in = s->in;

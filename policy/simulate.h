@@ -1,94 +1,94 @@
-/* policy/simulate.h - plays a job with numbers alone: who is in which pass, row by row.
+/* policy/simulate.h - plays a job with numbers alone: which rows are in which pass.
  *
- * Owns: the walk over passes from the real lengths of rows, by the engine's own rule of admission
- * (policy/admit.h). Refuses: seconds; who wants them gives a function that prices a pass.
+ * Owns: the walk over passes from the real lengths of rows, with the engine's rule of admission
+ * (policy/admit.h). Refuses: seconds; the caller's `price` gives those of a pass.
  *
- * A row that decodes takes a token a pass and a page every 32 passes: nothing has to look at it
- * until it is over. So a pass costs a few additions and what enters or leaves in it, whatever its
- * rows are; only a batch that is short of pages, or whose rows know more tokens than they have
- * done, is looked at row by row. */
+ * A decoding row takes a token per pass and a page every 32 passes, so it needs no attention until
+ * it ends. A pass therefore costs a few additions plus the rows that enter or leave, however many
+ * rows it has. Only a batch that is short of pages, or with rows that know more tokens than they
+ * have done, is visited row by row. */
 #ifndef POLICY_SIMULATE_H
 #define POLICY_SIMULATE_H
 
 #include "policy/plan.h"
 
-/* What a batch does in a pass in one decoder layer, which depends on what its KV holds. */
+/* What a batch does in a pass in one decoder layer of a kind. */
 struct kv_load {
-    int evicting;         // live rows that write over a victim's slot
-    int64_t prompt_pairs; // of a query and a key: load_pairs() of each prompt
-    int64_t slots;        // sum over forced tokens of the slots that they attend over
+    int evicting;         // live rows that overwrite a victim's slot
+    int64_t prompt_pairs; // pairs (query, key): load_pairs() summed over prompts
+    int64_t slots;        // slots attended, summed over forced tokens
     int64_t pages_read;   // full pages before the pass
-    int64_t pages_kept;   // the same before rows were sent back for want of pages
-    int64_t pages_filled; // pages that the pass fills, all of a prompt's full ones
-    int64_t pages_over;   // of those read, what rows write over that evict in turn
+    int64_t pages_kept;   // the same before rows were sent back to the queue
+    int64_t pages_filled; // pages that the pass fills, including all full pages of a prompt
+    int64_t pages_over;   // of those read, pages that rows evicting in turn overwrite
 };
 
 /* What a batch does in a pass. */
 struct load {
-    int rows;              // live
+    int rows;              // live rows
     int prompts;           // rows that enter with a prompt
-    int64_t prompt_tokens; // of these, but for what they share with the first
-    int64_t forced_tokens; // all others: a token a row that decodes, more of rows that came back
-    int64_t positions;     // that reach the head
+    int64_t prompt_tokens; // tokens of these prompts, without what they share with the first prompt
+    int64_t forced_tokens; // all other tokens: one per decoding row, more for rows that came back
+    int64_t positions;     // positions that reach the head
     struct kv_load kv[KV_KINDS_MAX];
 };
 
-/* Pairs of a query and a key that it sees, of a prompt's first n tokens. */
+/* Pairs of a query and a key that it sees, over the first n tokens of a prompt. */
 static inline int64_t load_pairs(const struct evict *e, int kind, int64_t n)
 {
     int64_t window = evict_kind(e, kind).window;
-    int64_t rising = window > 0 && window < n ? window : n; // each sees one more
+    int64_t rising = window > 0 && window < n ? window : n; // each sees one more key
     return rising * (rising + 1) / 2 + (n - rising) * window;
 }
 
 /* How far a job is. */
 struct progress {
-    int64_t rows, passes; // that have entered; that are over
+    int64_t rows, passes; // rows that entered; passes that ended
     double job_s;
 };
 
 /* Sums over a job. */
 struct played {
     int64_t passes, requeued;
-    int64_t rows; // that entered, each counted once
-    int64_t live; // that were live before the first pass
-    /* Since all places were taken for the first time, and when as many rows again had entered, as
-     * often as they did. */
+    int64_t rows; // rows that entered, each counted once
+    int64_t live; // rows that were live before the first pass
+    /* When all places were filled for the first time, and the last time that another full set of
+     * rows had entered since. */
     struct progress filled_from, filled_to;
-    int64_t row_passes; // sum over passes of live rows
+    int64_t row_passes; // live rows, summed over passes
     struct load sum;    // of all passes and batches
-    double job_s;       // what `price` said, summed
+    double job_s;       // sum of `price`
 };
 
 /* A row that was admitted before the simulation begins. */
 struct live_row {
     struct work_row row;
-    int32_t done;    // tokens that passes have taken
-    int64_t entered; // its number among all that were admitted, from 1
+    int32_t done;    // tokens done
+    int64_t entered; // number among all admitted rows, from 1
 };
 
 struct simulation {
     const struct plan *plan;
-    const struct work *work; // rows: their lengths
+    const struct work *work; // lengths of the rows
     const struct evict *evict;
     int ring;  // 1: KV format mixed
-    int every; // of the rows so many-th are played; 0: all
-    /* For a job that is looked at between two passes: 1 with the row at `seat` of a batch, or 0.
-     * `work` then has the waiting rows alone, and pass 0 is over. NULL: the job begins. */
+    int every; // only every so-many-th row is played; 0: all
+    /* For a job between two passes: returns 1 with the row at `seat` of a batch, or 0. `work` then
+     * has only the waiting rows, and pass 0 is over. NULL: the job begins. */
     int (*live)(void *ctx, int batch, int seat, struct live_row *row);
     void *live_ctx;
-    /* Seconds of a pass, from the loads of its batches; NULL: 0. */
+    /* Seconds of a pass, from the loads of its batches. NULL: 0. */
     double (*price)(void *ctx, int64_t pass, const struct load *loads);
     void *ctx;
 };
 
-/* Rows stop as `stops` says: w->slots_mean and w->output_tokens become what they then use on the
- * average. Nothing changes where rows are scored or have no lengths. */
+/* Sets w->stops, and w->slots_mean and w->output_tokens to their expected values when rows stop with
+ * these chances. Changes nothing for scored rows and for work without lengths. */
 void work_expect(struct work *w, const struct evict *e, const double stops[WORK_EIGHTHS]);
 
-/* Bytes that a simulation of a plan needs, 8-aligned. */
+/* Bytes that a simulation of a plan needs, a multiple of 8. */
 int64_t simulate_bytes(const struct plan *plan);
-/* Plays the whole job. 0; -1 when a row can never enter: its pages are more than a batch has. */
+/* Plays the whole job. 0; -1: a row can never enter, its pages are more than a batch has. */
 int simulate(const struct simulation *s, void *memory, struct played *out);
 
 #endif

@@ -15,7 +15,7 @@ static int parts_of(const struct order *order, int layer)
     return layer >= 1 && layer <= order->decoder ? order->parts : 1;
 }
 
-/* The first step of the layer that s names. */
+/* Sets s to the first step of layer s->layer. */
 static void begin_layer(const struct order *order, struct step *s)
 {
     s->part = s->batch = 0;
@@ -23,7 +23,7 @@ static void begin_layer(const struct order *order, struct step *s)
     s->whole = parts_of(order, s->layer) == 1;
 }
 
-/* Within a layer of two parts: (0,0) (0,1)(1,0) (0,2)(1,1) ... (1,B-1). 0: the layer ends. */
+/* Order in a layer of two parts: (0,0) (0,1)(1,0) (0,2)(1,1) ... (1,B-1). 0: the layer ends. */
 static int next_of_two(const struct order *order, struct step *s)
 {
     const int last = order->batches - 1, batch = s->batch;
@@ -82,9 +82,8 @@ int64_t order_hidden_distance(const struct order *order)
 {
     if (order->parts == 1)
         return order->batches;
-    /* Part 0 of batch b is followed by part 1 of the same batch 2 steps later (1 with one batch).
-     * Part 1 of batch 0 is step 2 of the layer, part 0 of the next layer's batch 0 is step 2B: the
-     * first distance is the shorter one. */
+    /* Part 1 of batch b comes 2 steps after part 0 (1 step with one batch). From part 1 of batch 0
+     * (step 2 of the layer) to part 0 of the next layer (step 2B) is never shorter. */
     return order->batches == 1 ? 1 : 2;
 }
 
@@ -99,7 +98,7 @@ void walk_begin(struct walk *w, const struct plan *plan, int64_t from)
     w->n = from - max_i64(w->ahead_weights, max_i64(w->ahead_state, w->ahead_hidden));
 }
 
-/* The step of an event that comes at step `at`, which then is one further; 0: not yet. */
+/* Returns 1 and advances the cursor if its step is at most `at`. */
 static int reach(const struct walk *w, int64_t at, struct step *cursor, struct step *s)
 {
     if (cursor->n > at)
@@ -109,8 +108,8 @@ static int reach(const struct walk *w, int64_t at, struct step *cursor, struct s
     return 1;
 }
 
-/* The newest step that iteration n needs retired. All but a full window of steps are; a batch that
- * begins a pass also needs the tokens that its last slice has sampled. */
+/* The newest step that must be retired before iteration n: all but a full window. A batch that
+ * begins a pass also needs the tokens that its last slice sampled. */
 static int64_t newest(const struct walk *w)
 {
     int begins = w->compute.n == w->n && w->compute.kind == STEP_EMBED;
