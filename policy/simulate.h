@@ -82,7 +82,7 @@ struct simulation {
     void *ctx;
 };
 
-/* Sets w->stops, and w->slots_mean and w->output_tokens to their expected values when rows stop with
+/* Sets w->stops, and w->slots_mean and w->output_tokens to what is expected when rows stop with
  * these chances. Changes nothing for scored rows and for work without lengths. */
 void work_expect(struct work *w, const struct evict *e, const double stops[WORK_EIGHTHS]);
 
