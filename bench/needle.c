@@ -9,7 +9,8 @@
 
 #define ASKED "\nThe secret number is"
 
-int needle_key(uint64_t seed, int64_t i)
+/* Five digits. */
+static int needle_key(uint64_t seed, int64_t i)
 {
     return 10000 + (int)(mix64(mix64(seed) + (uint64_t)i) % 90000);
 }

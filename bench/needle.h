@@ -23,7 +23,5 @@ struct needles {
  * alone. ERR_USAGE: a window is too short. */
 enum err needle_row(const struct needles *n, int64_t i, int lost, int64_t index,
                     struct request *row);
-/* The key: five digits. */
-int needle_key(uint64_t seed, int64_t i);
 
 #endif

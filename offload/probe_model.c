@@ -348,13 +348,6 @@ static void attend_key(const struct probe_model *p, char *key, int cap)
     kv_key(&p->beside, key, cap);
 }
 
-void probe_model_key(const struct probe_model *p, char *key, int cap)
-{
-    key[0] = 0;
-    layer_key(p, key, cap);
-    kv_key(&p->beside, key, cap);
-}
-
 /* What is kept together: a stretch of the rates. What no KV bears on is measured once for all
  * policies and formats, so that plans that differ in them differ in nothing else. */
 struct part {

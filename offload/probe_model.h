@@ -30,9 +30,7 @@ struct probe_model {
     struct probe_layer beside;
 };
 
-/* Its matrices and the rest of its layers, as text. */
-void probe_model_key(const struct probe_model *p, char *key, int cap);
-/* The same as numbers for machine files. */
+/* Its matrices and the rest of its layers, as numbers for machine files. */
 void probe_model_weights(const struct probe_model *p, struct model_weights *w);
 
 /* Measures, in about a second and a half: copies of the layer that do not fit the caches are gone

@@ -299,8 +299,9 @@ static int64_t layout_dirty_bytes(const struct plan *p)
     return ceil_div(p->slots_cap / PAGE_SLOTS, 64) * 8;
 }
 
-/* A tile ends where it is full, where a span begins that does not fit, or with the batch. */
-int64_t layout_table_bytes(const struct plan *p, const struct plan_sizes *s)
+/* Bytes of one step's tables (engine/line/tables.h). A tile ends where it is full, where a span
+ * begins that does not fit, or with the batch. */
+static int64_t table_bytes(const struct plan *p, const struct plan_sizes *s)
 {
     int64_t spans = 2 * (int64_t)p->batch, tiles = spans + p->step_tokens / p->tile_tokens + 1;
     int64_t span = max_i64(s->prompt_span, s->forced_span), pages = p->slots_cap / PAGE_SLOTS;
@@ -361,7 +362,7 @@ static void lay_layer(struct build *b)
     blocks(b, LAYOUT_SHARED_PAGES, 1, ceil_div(p->shared_tokens, PAGE_SLOTS) * page);
     array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4);
     array(b, LAYOUT_CUTS, 2 * p->batch, sizes->cut);
-    int64_t tables = layout_table_bytes(p, sizes);
+    int64_t tables = table_bytes(p, sizes);
     int in_flight = p->device ? p->window + 1 : 1;
     arrays(b, LAYOUT_TABLES, in_flight, tables, 1);
     array(b, LAYOUT_EVENTS, (int64_t)p->tile_tokens * s->n_kv_heads, sizes->evict_event);

@@ -189,9 +189,6 @@ int64_t layout_prompt_pages(const struct plan *plan);
 /* Bytes of a frame of hidden states: one batch's of a step, whole disk blocks. */
 int64_t layout_hidden_frame_bytes(const struct plan *plan, const struct shape *shape);
 
-/* Bytes of one step's tables: engine/line/tables.h. */
-int64_t layout_table_bytes(const struct plan *plan, const struct plan_sizes *sizes);
-
 /* A layout and where it lies. */
 struct memory {
     const struct layout *layout; // borrowed

@@ -214,10 +214,10 @@ static void texts(void **state)
                   {"attn", "cpu", "cpu"},          {"percent", "0 1 2 3 4 5", "0 1 2 3 4 5"},
                   {"kv-recent", NULL, ""},         {"kv-format", NULL, "bf16"}};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
-        char text[64];
-        assert_int_equal(parse(CMD_PLAN, ""), OK);
+        char text[64], line[64] = "";
         if (values[i].value)
-            assert_int_equal(config_set(&config, CMD_PLAN, values[i].name, values[i].value), OK);
+            snprintf(line, sizeof line, "--%s %s", values[i].name, values[i].value);
+        assert_int_equal(parse(CMD_PLAN, line), OK);
         config_text(&config, values[i].name, text, sizeof text);
         assert_string_equal(text, values[i].text);
     }

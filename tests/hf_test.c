@@ -1,6 +1,6 @@
 /* tests/hf_test.c - model directories, whole and broken: config.json and its getters,
- * generation_config, shards and their index, side files. One hostile file per check, with code and
- * a piece of the message. */
+ * generation_config, shards and their index, files of a limited size. One hostile file per check,
+ * with code and a piece of the message. */
 #include "engine/model/containers/hf.h"
 
 #include <sys/stat.h>
@@ -453,28 +453,26 @@ static void test_not_a_directory(void **state)
     hf_close(NULL);
 }
 
-static void test_side_files(void **state)
+static void test_file_load(void **state)
 {
     (void)state;
-    struct hf *hf = open_config();
     char *buf;
     int64_t n;
     int found;
-    assert_int_equal(hf_file(hf, "tokenizer.json", &buf, &n, 100, &found), OK);
+    assert_int_equal(file_load(temp_path("a.json"), 100, &buf, &n, &found), OK);
     assert_true(!found && !buf && n == 0);
-    temp_write("tokenizer.json", "{\"a\0\"", 5);
-    assert_int_equal(hf_file(hf, "tokenizer.json", &buf, &n, 5, &found), OK);
+    temp_write("a.json", "{\"a\0\"", 5);
+    assert_int_equal(file_load(temp_path("a.json"), 5, &buf, &n, &found), OK);
     assert_true(found && n == 5);
     assert_memory_equal(buf, "{\"a\0\"", 6);
     free(buf);
-    assert_int_equal(hf_file(hf, "tokenizer.json", &buf, &n, 4, &found), ERR_INPUT);
-    assert_non_null(strstr(err_text(), "tokenizer.json: 5 bytes, at most 4 are read"));
+    assert_int_equal(file_load(temp_path("a.json"), 4, &buf, &n, &found), ERR_INPUT);
+    assert_non_null(strstr(err_text(), "a.json: 5 bytes, at most 4 are read"));
     assert_true(!found && !buf);
     temp_write("empty.txt", "", 0);
-    assert_int_equal(hf_file(hf, "empty.txt", &buf, &n, 4, &found), OK);
+    assert_int_equal(file_load(temp_path("empty.txt"), 4, &buf, &n, &found), OK);
     assert_true(found && n == 0 && buf[0] == 0);
     free(buf);
-    hf_close(hf);
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, temp_dir_setup, temp_dir_teardown)
@@ -487,7 +485,7 @@ int main(void)
         TEST(test_lists),           TEST(test_eos),
         TEST(test_shards),          TEST(test_many_missing_shards),
         TEST(test_index_files),     TEST(test_no_weights),
-        TEST(test_not_a_directory), TEST(test_side_files),
+        TEST(test_not_a_directory), TEST(test_file_load),
     };
     return cmocka_run_group_tests_name("hf", tests, NULL, NULL);
 }

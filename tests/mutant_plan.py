@@ -212,8 +212,8 @@ fault("rows that were sent back wait in another order", "engine/job/job_scan.c",
       "    for (const struct live *row = job->requeued; row; row = row->next_requeued, k++)\n",
       "    for (const struct live *row = NULL; row; row = row->next_requeued, k++)\n", "simulate_test")
 fault("rows are played to their last allowed token", "policy/simulate.c",
-      "if (!s->in->stops || s->in->work->scores)", "if (entered > 0)", "simulate_test")
-fault("rows stop alike all along", "policy/simulate.c", "min_d(s->in->work->stops[eighth], 0.99)", "min_d(s->in->stops[0], 0.99)", "simulate_test")
+      "if (s->in->work->scores)\n        return row->cap;", "if (entered > 0)\n        return row->cap;", "simulate_test")
+fault("rows stop alike all along", "policy/simulate.c", "min_d(s->in->work->stops[eighth], 0.99)", "min_d(s->in->work->stops[0], 0.99)", "simulate_test")
 fault("rows that come to their length stop early", "engine/job/job.c",
       "+= *finished && r->n_tokens < r->n_cap;", "+= *finished;", "job_test")
 fault("the time that is left ignores what passes took", "policy/eta.c",

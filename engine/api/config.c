@@ -462,10 +462,3 @@ enum err config_defaults(struct config *c)
             TRY(knob_set(c, &config_knobs[i], config_knobs[i].preset));
     return OK;
 }
-
-enum err config_set(struct config *c, enum config_command command, const char *name,
-                    const char *value)
-{
-    const struct knob *k = knob_find(name, strlen(name), command);
-    return k ? knob_give(c, k, value) : unknown_flag(name, strlen(name), command);
-}

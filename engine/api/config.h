@@ -103,9 +103,6 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
 void config_free(struct config *c);
 /* More words of a command line, over what `c` says already. They live as long as the config. */
 enum err config_words(struct config *c, enum config_command command, int argc, char **argv);
-/* Sets one knob by name, as `--name value` would. */
-enum err config_set(struct config *c, enum config_command command, const char *name,
-                    const char *value);
 /* The value of a flag of one value as text: numbers plain, in bytes where they are sizes. */
 void config_text(const struct config *c, const char *name, char *buf, int cap);
 /* 1 when the command line or --config named this flag, also with its default. */

@@ -40,9 +40,6 @@ const struct knob *knob_find(const char *name, size_t n, int commands);
 enum err knob_give(struct config *c, const struct knob *k, const char *value);
 /* Sets every flag to its default. */
 enum err config_defaults(struct config *c);
-
-/* Sentence for a flag that the command does not have; `name` is without dashes. ERR_USAGE. */
-enum err unknown_flag(const char *name, size_t n, enum config_command command);
 enum err parse_switch(const char *flag, const char *text, int *on);
 
 #endif

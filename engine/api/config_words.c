@@ -92,7 +92,8 @@ static const char *foreign_hint(const char *word)
     return NULL;
 }
 
-enum err unknown_flag(const char *name, size_t n, enum config_command command)
+/* Sentence for a flag that the command does not have; `name` is without dashes. ERR_USAGE. */
+static enum err unknown_flag(const char *name, size_t n, enum config_command command)
 {
     char flag[66], *word = flag + 2, list[400] = "";
     snprintf(flag, sizeof flag, "--%.*s", (int)min_i64((int64_t)n, 63), name);

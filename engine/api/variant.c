@@ -27,11 +27,6 @@ struct variant variant_none(void)
     return (struct variant){.weights = PACK_AUTO, .compute = N_COMPUTES, .kv_format = N_KV_FORMATS};
 }
 
-double variant_rate(const struct variant_plan *v)
-{
-    return v->time.job_s > 0 ? (double)v->output_tokens / v->time.job_s : 0;
-}
-
 /* Slots that rows hold are of the job, which is looked at again under another policy. */
 static enum err change_evict(struct run *r, const struct evict *evict)
 {

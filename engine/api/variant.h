@@ -31,8 +31,6 @@ struct variant_plan {
     struct plan_time time;
     int64_t output_tokens;
 };
-/* Output tokens a second of a timed plan; 0: it takes no time. */
-double variant_rate(const struct variant_plan *v);
 
 /* Plans r's job as `v` says, without a line on stderr. r is planned (run_plan) and not changed.
  * ERR_FIT: it does not fit; ERR_USAGE: the flags that were given forbid it; err_text() says why. */

@@ -76,7 +76,9 @@ static enum err stage_row(struct job *job, const struct journal_entry *entry)
     return OK;
 }
 
-enum err job_row_done(struct job *job, int64_t row, int64_t start, int64_t tokens)
+/* Bookkeeping of a row whose line is the last in job->lines, from `start` on. tokens: of the row's
+ * output; -1: an error row. */
+static enum err row_done(struct job *job, int64_t row, int64_t start, int64_t tokens)
 {
     struct job_row *k = &job->rows[row];
     int64_t n = job->lines.n - start;
@@ -128,7 +130,7 @@ enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
     if (job->callbacks.finished)
         TRY(job->callbacks.finished(job->callbacks.ctx,
                                     &(struct job_result){.request = r, .error = error}));
-    return job_row_done(job, row, start, -1);
+    return row_done(job, row, start, -1);
 }
 
 enum err job_row_check(const struct job *job, const struct request *r, struct row_error *error)
@@ -256,7 +258,7 @@ static enum err finish_live(struct job *job, struct live *l)
     int64_t row = l->row, tokens = l->request.n_tokens - l->request.n_prompt;
     job->n_live--;
     live_leave(job, l);
-    return job_row_done(job, row, start, tokens);
+    return row_done(job, row, start, tokens);
 }
 
 enum err job_finish(struct job *job, struct request *r)

@@ -237,9 +237,6 @@ enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
                         const struct row_error *error);
 /* Checks that need the job: prompt_cap, the eviction budget. ERR_ROW. */
 enum err job_row_check(const struct job *job, const struct request *r, struct row_error *error);
-/* Bookkeeping of a row whose line stands at the end of job->lines from `start` on. tokens: of its
- * output; -1: it is an error row. */
-enum err job_row_done(struct job *job, int64_t row, int64_t start, int64_t tokens);
 /* A row that was done is to run again: its record, and its place in the queue. ERR_FIT. */
 enum err job_row_again(struct job *job, int64_t row);
 

@@ -65,7 +65,8 @@ static int ring_used(const struct row *row, int tokens)
     return evict_ring_used(row->ring_slots, tokens);
 }
 
-int batch_slots_after(const struct evict *evict, const struct row *row, int n)
+/* Page slots of a row after the next n tokens of its pass. */
+static int batch_slots_after(const struct evict *evict, const struct row *row, int n)
 {
     return evict_slots_after(evict, &row->evict, row->ring_slots, row->n_slots, row->n_done, n);
 }

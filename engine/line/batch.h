@@ -129,9 +129,7 @@ int64_t batches_tokens(const struct batches *batches, int64_t pass);
 /* Before the engine changes plans, between two passes: requeues all rows with their tokens. */
 void batches_return(struct batches *batches);
 
-/* Page slots of a row after n more tokens. */
-int batch_slots_after(const struct evict *evict, const struct row *row, int n);
-/* The same for decoder layers of a kind. */
+/* Page slots of a row after n more tokens, in decoder layers of a kind. */
 int batch_kind_slots(const struct evict *evict, const struct row *row, int kind, int n);
 /* 1 for a row that may grow beyond the model's original context: all its tokens, from the first on,
  * use the rope table for long contexts, so that its bytes depend on the request alone. */

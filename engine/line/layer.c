@@ -13,9 +13,10 @@ int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
                              evict_decode_scores(evict->policy));
 }
 
-int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *ops,
-                           const struct model *model, int64_t prompt_max, int64_t slots_cap,
-                           const struct evict *evict)
+/* The same for attention of one row. */
+static int64_t attend_bytes(const struct device_scratch *of, const struct ops *ops,
+                            const struct model *model, int64_t prompt_max, int64_t slots_cap,
+                            const struct evict *evict)
 {
     const struct shape *s = &model->shape;
     int heads = s->n_heads, kv = s->n_kv_heads, dim = s->head_dim;
@@ -32,7 +33,7 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
     int heads = s->n_heads * s->head_dim;
     int mlp = (int)max_i64(s->ffn_dim, max_i64(s->dense_dim, s->shared_dim));
     int wide = (int)max_i64(max_i64(s->dim, mlp), max_i64(heads, s->embed_dim));
-    int64_t most = layer_attend_bytes(of, ops, model, prompt_max, slots_cap, evict);
+    int64_t most = attend_bytes(of, ops, model, prompt_max, slots_cap, evict);
     most = max_i64(most, of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide));
     if (s->n_experts > 0) {
         struct ops exact = *ops;
@@ -43,7 +44,7 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
     return max_i64(most, of->gather(ops, s->dim));
 }
 
-void layer_place_attention(struct layer_work *w)
+static void place_attention(struct layer_work *w)
 {
     const struct memory *m = w->memory;
     const struct plan *plan = w->plan;
@@ -85,7 +86,7 @@ void layer_place(struct layer_work *w, const struct memory *m, const struct plan
     w->slot_cos = by_rank ? w->cos : NULL;
     w->slot_sin = by_rank ? w->sin : NULL;
     w->cuts = memory_at(m, LAYOUT_CUTS, 0);
-    layer_place_attention(w);
+    place_attention(w);
     w->logits = memory_at(m, LAYOUT_LOGITS, 0);
     w->head_in = memory_at(m, LAYOUT_HEAD_IN, 0);
     w->head_narrow = memory_at(m, LAYOUT_HEAD_NARROW, 0);

@@ -78,17 +78,12 @@ struct layer_work {
 int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
                          const struct model *model, int n_rows, int64_t slots_cap,
                          const struct evict *evict);
-int64_t layer_attend_bytes(const struct device_scratch *of, const struct ops *ops,
-                           const struct model *model, int64_t prompt_max, int64_t slots_cap,
-                           const struct evict *evict);
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
                             const struct model *model, int tile_tokens, int64_t prompt_max,
                             int64_t slots_cap, const struct evict *evict);
 /* Points the workspace into the memory of the layout. */
 void layer_place(struct layer_work *w, const struct memory *memory, const struct plan *plan,
                  const struct model *model, const struct evict *evict, int64_t rope_rows);
-/* The fields that attention needs; set plan, memory, shape and ring_bytes first. */
-void layer_place_attention(struct layer_work *w);
 /* For a copy of the workspace whose rows attend on the CPU beside a device: sets the fields that
  * differ and fills the CPU's rope tables. */
 void layer_place_apart(struct layer_work *w);
@@ -129,9 +124,8 @@ void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
 void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
                  const uint8_t *weights, struct cross *cross, const struct exchange *x,
                  float *hidden);
-/* Between the parts, on the CPU: forced spans attend. Requires layer_place_apart(),
- * layer_place_attention(), tables, and, if bf16 crosses, buffers for q, k, v and attn of a tile.
- * Sets rows.dirty as layer_decode() does. */
+/* Between the parts, on the CPU: forced spans attend. Requires layer_place_apart(), tables, and, if
+ * bf16 crosses, buffers for q, k, v and attn of a tile. Sets rows.dirty as layer_decode() does. */
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x);
 /* Decodes a layer, as stored at `weights`, into tiles at `to`. */

@@ -135,6 +135,8 @@ static enum err put_quoted(struct mem *m, struct buf *b, const char *s, int64_t 
     return tpl_put(m, b, &quote, 1);
 }
 
+static enum err put_repr(struct mem *m, struct buf *b, struct val v);
+
 static enum err repr_list(struct mem *m, struct buf *b, struct val v)
 {
     if (v.sub > SEQ_TUPLE)
@@ -145,7 +147,7 @@ static enum err repr_list(struct mem *m, struct buf *b, struct val v)
     for (int64_t i = 0; i < l->n; i++) {
         if (i)
             TRY(tpl_puts(m, b, ", "));
-        TRY(tpl_put_repr(m, b, l->items[i]));
+        TRY(put_repr(m, b, l->items[i]));
     }
     return tpl_puts(m, b, !tuple ? "]" : l->n == 1 ? ",)" : ")");
 }
@@ -156,14 +158,14 @@ static enum err repr_dict(struct mem *m, struct buf *b, const struct dict *d)
     for (int64_t i = 0; i < d->n; i++) {
         if (i)
             TRY(tpl_puts(m, b, ", "));
-        TRY(tpl_put_repr(m, b, d->pairs[i].key));
+        TRY(put_repr(m, b, d->pairs[i].key));
         TRY(tpl_puts(m, b, ": "));
-        TRY(tpl_put_repr(m, b, d->pairs[i].value));
+        TRY(put_repr(m, b, d->pairs[i].value));
     }
     return tpl_puts(m, b, "}");
 }
 
-enum err tpl_put_repr(struct mem *m, struct buf *b, struct val v)
+static enum err put_repr(struct mem *m, struct buf *b, struct val v)
 {
     enum err e;
     TRY(tpl_pay(m, 1));
@@ -212,7 +214,7 @@ enum err tpl_put_str(struct mem *m, struct buf *b, struct val v)
 {
     if (v.kind == VAL_UNDEFINED)
         return OK;
-    return v.kind == VAL_STR ? tpl_put(m, b, v.u.s, v.n) : tpl_put_repr(m, b, v);
+    return v.kind == VAL_STR ? tpl_put(m, b, v.u.s, v.n) : put_repr(m, b, v);
 }
 
 enum err tpl_to_str(struct mem *m, struct val v, struct val *out)

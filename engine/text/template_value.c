@@ -113,7 +113,8 @@ int tpl_is_utf8(const char *s, int64_t n)
     return 1;
 }
 
-int64_t tpl_count(const char *s, int64_t n)
+/* Code points in s[0, n). */
+static int64_t tpl_count(const char *s, int64_t n)
 {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++)

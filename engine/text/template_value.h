@@ -119,8 +119,6 @@ int32_t tpl_decode(const char *s, int64_t n, int32_t *cp);
 int32_t tpl_encode(int32_t cp, char *out);
 /* 1 when s[0, n) is UTF-8 without surrogates. */
 int tpl_is_utf8(const char *s, int64_t n);
-/* Code points in s[0, n). */
-int64_t tpl_count(const char *s, int64_t n);
 /* Byte offset of code point number `index` (0 .. count). */
 int64_t tpl_offset(const char *s, int64_t n, int64_t index);
 int tpl_is_space(int32_t cp); // Python's str.isspace
@@ -178,8 +176,6 @@ struct val tpl_buf_str(const struct buf *b);
 /* str(v): text unchanged, undefined as "". */
 enum err tpl_to_str(struct mem *m, struct val v, struct val *out);
 enum err tpl_put_str(struct mem *m, struct buf *b, struct val v);
-/* repr(v). */
-enum err tpl_put_repr(struct mem *m, struct buf *b, struct val v);
 
 struct json_style {
     int ensure_ascii;

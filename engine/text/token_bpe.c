@@ -66,7 +66,8 @@ static int32_t piece_find(const struct tokenizer *tok, const char *bytes, int64_
     }
 }
 
-uint32_t slots_for(uint32_t n)
+/* The power of two that keeps n entries at a load of at most 3/4. */
+static uint32_t slots_for(uint32_t n)
 {
     uint64_t slots = 16;
     while (slots * 3 < (uint64_t)n * 4)

@@ -27,8 +27,9 @@ void draft_close(struct token_draft *d)
     *d = (struct token_draft){0};
 }
 
-enum err draft_grow(const struct token_draft *d, void **array, int64_t *cap, int64_t need,
-                    int64_t size)
+/* Doubles an array of `size`-byte elements until it holds `need`. */
+static enum err draft_grow(const struct token_draft *d, void **array, int64_t *cap, int64_t need,
+                           int64_t size)
 {
     if (need <= *cap)
         return OK;

@@ -220,8 +220,6 @@ enum err bpe_open(struct tokenizer *tok);
 void bpe_close(struct tokenizer *tok);
 enum err bpe_encode(struct tokenizer *tok, const char *word, int64_t n, struct token_sink *sink);
 int bytes_known(const struct tokenizer *tok, const char *p, int64_t n); // each byte has a token
-/* The power of two that keeps n entries at a load of at most 3/4. */
-uint32_t slots_for(uint32_t n);
 
 /* token_unigram.c */
 enum err unigram_open(struct tokenizer *tok);
@@ -353,9 +351,6 @@ enum err draft_extra(struct token_draft *d, int32_t *list, int *n_list, int64_t 
                      const char *what);
 /* Sorts, checks and writes the blob, then proves that tokenizer_open accepts it. */
 enum err draft_finish(struct token_draft *d, void **blob, int64_t *n_bytes);
-/* Doubles an array of `size`-byte elements until it holds `need`. */
-enum err draft_grow(const struct token_draft *d, void **array, int64_t *cap, int64_t need,
-                    int64_t size);
 
 /* token_json.c: tokenizer.json, n bytes at buf. */
 enum err token_load_json(struct token_draft *d, const char *buf, int64_t n);

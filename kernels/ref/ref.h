@@ -40,8 +40,6 @@ int ref_sees(const struct attend_forced_args *a, const struct forced_span *s,
 void ref_turn(const struct slot_rope *rope, int rank, float *x);
 /* Counts the live slots of a head that are older than slot `index`. */
 int ref_rank(const struct kv_row *kv, int head, int now, int index);
-/* Updates all ranks of a row whose next token has position `now`. */
-void ref_ranks(const struct kv_row *kv, int now);
 /* The layout in which a row's own token is rounded. */
 const struct kv_layout *ref_own_layout(const struct kv_row *kv);
 /* The initial score of the token at position `now`; weight: its own, summed over the heads of its

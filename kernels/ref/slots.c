@@ -116,7 +116,8 @@ int ref_rank(const struct kv_row *kv, int head, int now, int index)
     return rank;
 }
 
-void ref_ranks(const struct kv_row *kv, int now)
+/* All ranks of a row, when its next token has position `now`. */
+static void ranks(const struct kv_row *kv, int now)
 {
     for (int h = 0; h < kv->all->layout.n_kv_heads && kv->slot_rank; h++)
         for (int i = 0; i < ref_slot_count(kv, now); i++)
@@ -271,7 +272,7 @@ void ref_place(const struct attend_forced_args *a, const struct forced_span *s, 
     for (int h = 0; h < n_heads; h += step)
         n_slots = forced_store(a, s, kv, i, h, h + step, &own);
     kv->n_slots = n_slots;
-    ref_ranks(kv, s->pos + i + 1);
+    ranks(kv, s->pos + i + 1);
 }
 
 float ref_own_score(const struct attend_forced_args *a, int now, float weight)
@@ -378,5 +379,5 @@ void ref_prompt_keep(const struct ops *ops, const struct prompt_keep_args *a)
         marks_cut(a, marks, h, a->n_prompt - a->limits.budget);
         keep_marked(a, &row, marks, h);
     }
-    ref_ranks(&row, a->n_prompt);
+    ranks(&row, a->n_prompt);
 }

@@ -220,17 +220,6 @@ enum err gguf_byte_array(const struct gguf *g, const char *key, const void **out
     return OK;
 }
 
-int gguf_n_files(const struct gguf *g)
-{
-    return g->n_files;
-}
-
-const char *gguf_file_path(const struct gguf *g, int file)
-{
-    CHECK(file >= 0 && file < g->n_files);
-    return g->files[file].path;
-}
-
 const struct source_tensor *gguf_tensors(const struct gguf *g, int64_t *n_tensors)
 {
     *n_tensors = g->n_tensors;

@@ -24,8 +24,6 @@ struct gguf; // opaque: hides the format's own types
 enum err gguf_open(struct gguf **g, const char *path);
 void gguf_close(struct gguf *g); // accepts NULL
 
-int gguf_n_files(const struct gguf *g);                     // parts, 1 when not split
-const char *gguf_file_path(const struct gguf *g, int file); // of source_tensor.file
 /* All parts' tensors, in file order. */
 const struct source_tensor *gguf_tensors(const struct gguf *g, int64_t *n_tensors);
 /* NULL when there is none. */

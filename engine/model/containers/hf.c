@@ -43,13 +43,6 @@ static enum err load(const char *dir, const char *name, int64_t max_bytes, char 
     return e;
 }
 
-enum err hf_file(const struct hf *hf, const char *name, char **buf, int64_t *n_bytes,
-                 int64_t max_bytes, int *found)
-{
-    CHECK(!strchr(name, '/'));
-    return load(hf->dir, name, max_bytes, buf, n_bytes, found);
-}
-
 static enum err values_load(struct values *v, const char *dir, const char *name, int *found)
 {
     char *buf;

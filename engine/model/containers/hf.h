@@ -42,8 +42,4 @@ enum err hf_str_array(const struct hf *hf, const char *key, const char **out, in
 #define HF_EOS_MAX 64
 enum err hf_eos_ids(const struct hf *hf, int64_t vocab, int64_t ids[HF_EOS_MAX], int64_t *n);
 
-/* Loads a side file such as tokenizer.json: see file_load. `name` holds no slash. */
-enum err hf_file(const struct hf *hf, const char *name, char **buf, int64_t *n_bytes,
-                 int64_t max_bytes, int *found);
-
 #endif
