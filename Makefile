@@ -368,9 +368,9 @@ tsan:
 	    $(TSAN_TESTS:%=build/tsan/tests/%)
 	$(Q)python3 tests/tools/tsan.py $(TSAN_TESTS)
 
-## tidy: checks layers, sizes and style of the sources
-tidy:
-	$(Q)python3 tests/tidy.py
+## tidy: checks layers, sizes and style of the sources, and what objects call and export
+tidy: $(OBJ)
+	$(Q)python3 tests/tidy.py --objects $(BUILD)
 
 ## format: formats the sources (clang-format)
 format:

@@ -153,7 +153,7 @@ def runners(level, asan_only=False):
     out = [driver(s, build="build/asan") for s in ALSO_ASAN]
     out += [unit(u, "build/asan") for u in UNITS if u not in NOT_ASAN]
     if not asan_only:
-        out += [Runner("tidy", [sys.executable, "tests/tidy.py", "--self-test"], None)]
+        out += [Runner("tidy", [sys.executable, "tests/tidy.py", "--self-test", "--objects", "build"], "build")]
         out += [driver(s) for s in scripts if s not in NOT_DRIVERS]
         out += [unit(u) for u in UNITS if level > 0 or u in RELEASE | NOT_ASAN]
     took = times(level)

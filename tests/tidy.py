@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""The house rules as a check: tidy.py [--self-test] [ROOT]
+"""The house rules as a check: tidy.py [--self-test] [--objects BUILD] [ROOT]
 
-Owns: direction of includes, sizes, banned calls, and the look of the files. Refuses: style that
+Owns: direction of includes and calls, sizes, banned calls, and the look of the files. Refuses: style that
 clang-format decides. A rule is one function over a source file; each yields (line, what). Comments and
 strings are blanked before calls are looked for, so that prose may name what code may not.
+--objects BUILD also asks nm which names the objects in that folder define and use.
 --self-test first runs over a canary tree that breaks every rule once: a rule that stays silent fails.
 """
+import argparse
+import collections
 import os
 import re
 import subprocess
 import sys
 import tempfile
 
-# Each may include those before it; bench and tests may include all.
+# Each may include and call those before it; bench and tests may include all.
 PLACES = ["kernels/base", "policy", "kernels", "offload",
           *("engine/" + room for room in ("data", "model/containers", "model/families", "model", "text", "job", "line", "api", "cli"))]
+CALLS_UP = {"command_bench"}  # main.c starts every command, and this one is in bench
 LINE_MAX, FUNCTION_MAX, KERNEL_FUNCTION_MAX, FILE_MAX = 100, 70, 120, 800
 
 # Foreign headers that one place only may know.
@@ -223,6 +227,42 @@ def run(root, report):
     return len(paths), found
 
 
+def export_breaches(root, build, report):
+    """What the objects in `build` define and use: breaches as run() has them, and the number of exported names of each room.
+
+    A room may use the names of those before it, as in PLACES. A name that no other object uses has to be static, unless
+    code outside of the rooms has it: tests, other devices, users of libsluice.
+    """
+    home, users, found = {}, collections.defaultdict(set), []
+    paths = [p for p in files(root) if p.endswith(".c") and os.path.exists(os.path.join(root, build, p[:-2] + ".o"))]
+    rooms = [p for p in paths if place_of(p) in PLACES or re.fullmatch(r"bench/\w+\.c", p)]
+    if not rooms:
+        sys.exit(f"tidy.py: {build} has no objects")
+    names = subprocess.run(["nm", "-A", "-P", *(p[:-2] + ".o" for p in rooms)], cwd=os.path.join(root, build), check=True,
+                           capture_output=True, text=True).stdout
+    for path, name, kind in re.findall(r"^(\S+)\.o: (\w+) (\w)", names, re.M):
+        if kind in "Uw":
+            users[name].add(path + ".c")
+        elif kind.isupper():
+            home[name] = path + ".c"
+    outside = set()
+    for path in set(files(root)) - set(rooms):
+        if path.endswith((".c", ".cu", ".cuh", "engine/api/sluice.h")) or path.startswith("tests/"):
+            with open(os.path.join(root, path), encoding="utf-8") as f:
+                outside.update(re.findall(r"\w+", blank(f.read())))
+    rank = {place: i for i, place in enumerate([*PLACES, "bench"])}
+    for name, path in home.items():
+        for user in users[name]:
+            if rank[place_of(user)] < rank[place_of(path)] and name not in CALLS_UP:
+                found.append((user, f"{name}(): {place_of(user)} may not call {place_of(path)}"))
+        if not users[name] and name not in outside and name != "main" and place_of(path) in PLACES:
+            found.append((path, f"{name}: no other object uses this exported name (static, or delete)"))
+    if report:
+        for path, what in found:
+            print(f"FAILED {path}: {what}")
+    return [("export_breaches", path, 1, what) for path, what in found], collections.Counter(map(place_of, home.values()))
+
+
 HEAD = "/* canary */\n"
 CANARIES = { # rule and a word of its sentence -> file, text
     ("rule_include_direction", "may not include"): ("kernels/a.c", HEAD + '#include "engine/data/x.h"\n'),
@@ -264,6 +304,19 @@ FINE = ("engine/data/q.c", HEAD + '#include "kernels/base/base.h"\n\n/* strcpy()
         '    return snprintf(x, 3, "malloc(%d)", y->exit(1));\n}\n')
 
 
+def canary_exports(root):
+    """Breaches of two objects: policy calls upwards, and `lonely` has no user; `low` is used, `tested` by a test."""
+    for path, text in (("policy/z.c", "void high(void);\nvoid low(void);\nvoid low(void) { high(); }\n"),
+                       ("engine/data/z.c", "void low(void);\nvoid high(void) { low(); }\nvoid tested(void) {}\nvoid lonely(void) {}\n"),
+                       ("tests/z.c", "void tested(void);\n")):
+        os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+        with open(os.path.join(root, path), "w", encoding="utf-8") as f:
+            f.write(text)
+        os.makedirs(os.path.join(root, "build", os.path.dirname(path)), exist_ok=True)
+        subprocess.run(["cc", "-c", "-o", "build/" + path[:-2] + ".o", path], cwd=root, check=True)
+    return export_breaches(root, "build", False)[0]
+
+
 def self_test():
     """Every canary is caught by its rule, and a clean file by none. Returns (passed, failed)."""
     passed = failed = 0
@@ -280,14 +333,25 @@ def self_test():
                 print(f"FAILED canary {path}: {rule} does not say '{word}'")
         clean = not any(p == FINE[0] for _, p, _, _ in found)
         passed, failed = passed + clean, failed + (not clean)
+        right = sorted(what.split(":")[0] for _, _, _, what in canary_exports(root)) == ["high()", "lonely"]
+        passed, failed = passed + right, failed + (not right)
+        if not right:
+            print("FAILED canary objects: a call upwards and an exported name without users")
     return passed, failed
 
 
 def main():
-    arguments = [a for a in sys.argv[1:] if a != "--self-test"]
-    root = arguments[0] if arguments else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    passed, failed = self_test() if "--self-test" in sys.argv else (0, 0)
-    n, found = run(root, True)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("--objects", metavar="BUILD")
+    parser.add_argument("root", nargs="?", default=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    a = parser.parse_args()
+    passed, failed = self_test() if a.self_test else (0, 0)
+    n, found = run(a.root, True)
+    if a.objects:
+        more, exported = export_breaches(a.root, a.objects, True)
+        found += more
+        print("exported names: " + ", ".join(f"{place} {exported[place]}" for place in [*PLACES, "bench"]))
     broken = len({(p) for _, p, _, _ in found})
     print(f"{passed + n - broken} passed, {failed + len(found)} failed, 0 skipped")
     return 1 if failed or found else 0
