@@ -19,7 +19,6 @@
 #define GPU_WARP_CPI      1.7  // cycles from one instruction of a warp to its next, at best
 #define GPU_SMALL_BYTES   (64 << 10)
 #define GPU_COPY_START_S  1.5e-6 // of a copy engine, from one copy to the next
-#define GPU_PIECE_BYTES   (8 << 20) // of a large copy (offload/mover.h)
 #define GPU_FACTS_MAX     1024
 #define GPU_KERNEL_NAME   64
 #define GPU_INT8_SHARE    0.05 // of the tensor rate in bf16: up to four rows multiply by dp4a

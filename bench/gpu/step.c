@@ -187,12 +187,11 @@ static int tile_of(const struct card_job *job, const struct shape *s, const stru
                               job->device_memory > 0 ? job->device_memory : card->memory_bytes);
 }
 
-/* Tables of `times` steps of the line, which a kernel copies (engine/line/tables.c). */
+/* Tables of `times` steps of the line. A kernel copies them (ops_copy, kernels/device.h), so they
+ * wait for no copy of another stream. */
 static void tables(const struct making *mk, double times)
 {
-    const double piece_s = mk->to->link_s > 0 ? GPU_PIECE_BYTES / mk->card->h2d / 2 : 0;
-    mk->to->s[SPENT_COPIES] +=
-        times * (mk->card->launch_s + gpu_copy_s(mk->card, GPU_H2D, 4096) + piece_s);
+    mk->to->s[SPENT_COPIES] += times * (mk->card->launch_s + gpu_copy_s(mk->card, GPU_H2D, 4096));
     mk->to->commands += (int)times;
 }
 
