@@ -1,10 +1,11 @@
 /* bench/gpu/model.c - seconds of ops, of model.h.
  *
- * Note: grids and tiles here follow kernels/cuda; where a kernel changes its grid, this file does
- * too. What a kernel's instructions are comes from gpu_fact_of(). */
+ * Note: grids here follow kernels/cuda; where a kernel changes its grid, this file does too. Tiles
+ * are those of kernels/cuda/tiles.h, instructions those of gpu_fact_of(). */
 #include "bench/gpu/model.h"
 
 #include "kernels/cuda/forced.h"
+#include "kernels/cuda/tiles.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -60,28 +61,18 @@ struct tile {
     int rows, bm, bn, outputs;
     const char *kernel;
 };
-/* kernels/cuda/matmul_mma.cu. */
-static const struct tile tiles[] = {
-    {16, 16, 32, 16 * 16, "matmul_mma_tile<16,32"},
-    {64, 64, 32, 32 * 16, "matmul_mma_tile<64,32"},
-    {128, 64, 64, 32 * 32, "matmul_mma_tile<64,64"},
-    {1 << 30, 128, 128, 64 * 32, "matmul_mma_tile<128,128"},
-};
-/* kernels/cuda/matmul_q.cu; what decodes W is among the instructions of its loop. */
-static const struct tile q_tiles[] = {
-    {16, 16, 64, 16 * 16, "matmul_q_tile<16,"},
-    {64, 64, 64, 64 * 16, "matmul_q_tile<64,"},
-    {128, 128, 64, 64 * 32, "matmul_q_tile<128,64,"},
-    {1 << 30, 128, 128, 64 * 32, "matmul_q_tile<128,128,"},
-};
-/* kernels/cuda/matmul_int8_mma.cu, of more than CODES_ROWS rows. */
+#define MMA_TILE(MOST, BM, BN, BK, WM, WN, ...)                                                    \
+    {MOST, BM, BN, (WM) * (WN), "matmul_mma_tile<" #BM "," #BN ","},
+static const struct tile tiles[] = {MMA_TILES(MMA_TILE)};
+/* What decodes W is among the instructions of a kernel's loop. */
+#define Q_TILE(MOST, BM, BN, WM, WN, ...)                                                          \
+    {MOST, BM, BN, (WM) * (WN), "matmul_q_tile<" #BM "," #BN ","},
+static const struct tile q_tiles[] = {Q_TILES(Q_TILE)};
+/* Of more than CODES_ROWS rows. */
 #define CODES_ROWS 4
-static const struct tile code_tiles[] = {
-    {16, 16, 64, 16 * 16, "matmul_int8_mma_tile<16,"},
-    {32, 32, 64, 32 * 16, "matmul_int8_mma_tile<32,"},
-    {128, 64, 64, 64 * 16, "matmul_int8_mma_tile<64,"},
-    {1 << 30, 128, 128, 64 * 32, "matmul_int8_mma_tile<128,"},
-};
+#define INT8_TILE(MOST, BM, BN, HALVES, WM, ...)                                                   \
+    {MOST, BM, BN, 16 * (HALVES) * (WM), "matmul_int8_mma_tile<" #BM "," #BN ","},
+static const struct tile code_tiles[] = {INT8_TILES(INT8_TILE)};
 
 /* What multiplies: its tiles, FLOPs of one mma, of the card per second, bytes of a number of x. */
 struct cores {

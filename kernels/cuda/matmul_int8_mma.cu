@@ -16,6 +16,7 @@
  * reads x from L2. */
 #include "kernels/cuda/matmul_int8.cuh"
 #include "kernels/cuda/mma_tile.cuh"
+#include "kernels/cuda/tiles.h"
 
 #define CODES_MAGIC 12582912.0f // 2^23 + 2^22; sums of a group are below 2^22
 #define CODES_BITS  0x4b400000  // of CODES_MAGIC
@@ -267,14 +268,11 @@ static void mma_launch(cudaStream_t stream, struct int8_task t)
 template <int Q4> static void mma_choose(cudaStream_t stream, const struct int8_task *t)
 {
     const int rows = product_rows_likely(&t->p);
-    if (rows <= 16)
-        mma_launch<16, 64, 1, 16, 2, Q4 ? 6 : 4, Q4>(stream, *t);
-    else if (rows <= 32)
-        mma_launch<32, 64, 1, 32, 2, Q4 ? 6 : 4, Q4>(stream, *t);
-    else if (rows <= 128)
-        mma_launch<64, 64, 1, 64, 2, Q4 ? 5 : 4, Q4>(stream, *t);
-    else
-        mma_launch<128, 128, 2, 64, 1, 3, Q4>(stream, *t);
+#define TILE(MOST, BM, BN, HALVES, WM, GROUPS, STAGES_Q8, STAGES_Q4)                               \
+    if (rows <= MOST)                                                                              \
+        return mma_launch<BM, BN, HALVES, WM, GROUPS, (Q4 ? STAGES_Q4 : STAGES_Q8), Q4>(stream, *t);
+    INT8_TILES(TILE)
+#undef TILE
 }
 
 void matmul_int8_mma(cudaStream_t stream, const struct int8_task *task)

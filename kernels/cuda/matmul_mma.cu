@@ -15,11 +15,9 @@
  * fit an SM of any GPU from sm_80 on. sm_75 lacks asynchronous copies: two stages, with registers
  * between. */
 #include "kernels/cuda/mma_tile.cuh"
+#include "kernels/cuda/tiles.h"
 
-#define MMA_ROWS_FEW  16  // up to here, tiles of 16 rows
-#define MMA_ROWS_SOME 64  // up to here, tiles of 64 rows and 32 outputs
-#define MMA_ROWS_MID  128 // up to here, tiles of 64 rows and 64 outputs
-#define ROUND_BLOCK   256
+#define ROUND_BLOCK 256
 
 /* ---- x in the format of W, zero-padded beyond k and m ---- */
 
@@ -211,12 +209,9 @@ void matmul_mma(cudaStream_t stream, const struct product parts[], int n_parts, 
 {
     const struct mma_task t = mma_task_of(parts, n_parts, scratch);
     const int rows = product_rows_likely(&parts[0]);
-    if (rows <= MMA_ROWS_FEW)
-        mma_launch<16, 32, 64, 16, 16, 8>(stream, t);
-    else if (rows <= MMA_ROWS_SOME)
-        mma_launch<64, 32, 64, 32, 16, 7>(stream, t);
-    else if (rows <= MMA_ROWS_MID)
-        mma_launch<64, 64, 64, 32, 32, 5>(stream, t);
-    else
-        mma_launch<128, 128, 32, 64, 32, 3>(stream, t);
+#define TILE(MOST, ...)                                                                            \
+    if (rows <= MOST)                                                                              \
+        return mma_launch<__VA_ARGS__>(stream, t);
+    MMA_TILES(TILE)
+#undef TILE
 }

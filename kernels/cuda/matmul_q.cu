@@ -15,10 +15,7 @@
  * outputs. */
 #include "kernels/cuda/mma_tile.cuh"
 #include "kernels/cuda/panel.cuh"
-
-#define Q_ROWS_FEW  16  // up to here, tiles of 16 rows
-#define Q_ROWS_SOME 64  // up to here, tiles of 64 rows
-#define Q_ROWS_MID  128 // up to here, tiles of 128 rows and 64 outputs
+#include "kernels/cuda/tiles.h"
 
 /* A block: BM rows of x, BN outputs, GROUPS groups of 64 numbers per stage. A warp: WM rows, WN
  * outputs. */
@@ -250,14 +247,11 @@ static void q_launch(cudaStream_t stream, struct mma_task t)
 template <int Q4> static void q_choose(cudaStream_t stream, const struct mma_task *t)
 {
     const int rows = product_rows_likely(&t->parts[0]);
-    if (rows <= Q_ROWS_FEW)
-        q_launch<16, 64, 16, 16, 2, Q4 ? 5 : 4, Q4>(stream, *t);
-    else if (rows <= Q_ROWS_SOME)
-        q_launch<64, 64, 64, 16, 1, 5, Q4>(stream, *t);
-    else if (rows <= Q_ROWS_MID)
-        q_launch<128, 64, 64, 32, 1, 4, Q4>(stream, *t);
-    else
-        q_launch<128, 128, 64, 32, 1, 4, Q4>(stream, *t);
+#define TILE(MOST, BM, BN, WM, WN, GROUPS, STAGES_Q8, STAGES_Q4)                                   \
+    if (rows <= MOST)                                                                              \
+        return q_launch<BM, BN, WM, WN, GROUPS, (Q4 ? STAGES_Q4 : STAGES_Q8), Q4>(stream, *t);
+    Q_TILES(TILE)
+#undef TILE
 }
 
 int matmul_q_takes(const struct product *p)
