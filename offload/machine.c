@@ -23,7 +23,7 @@
 #define CPUS_MAX     8192
 #define DM_DEPTH_MAX 4 // device-mapper and RAID devices on top of each other
 
-volatile sig_atomic_t machine_in_library;
+atomic_int machine_in_library;
 
 /* ---- CPUs ---- */
 

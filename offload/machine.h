@@ -5,7 +5,7 @@
 #ifndef OFFLOAD_MACHINE_H
 #define OFFLOAD_MACHINE_H
 
-#include <signal.h>
+#include <stdatomic.h>
 
 #include "offload/cgroup.h"
 
@@ -33,7 +33,7 @@ struct machine_info {
 
 /* 1 while a library reads the topology: hwloc 2.9 follows a null pointer when malloc fails there,
  * and whoever catches the signal can say what it was. */
-extern volatile sig_atomic_t machine_in_library;
+extern atomic_int machine_in_library;
 
 /* Looks. offload_dir may be NULL. ERR_USAGE: offload_dir is not a directory that exists; everything
  * else degrades to "unknown" (0 or -1) rather than failing. */

@@ -453,7 +453,7 @@ const struct config_command_row *config_command_find(int argc, char **argv)
 
 enum err config_defaults(struct config *c)
 {
-    static const volatile sig_atomic_t never;
+    static const atomic_int never;
     c->interrupted = &never;
     c->kv_scope = CONFIG_AUTO;
     _Static_assert(N_KNOBS <= CONFIG_KNOBS_MAX, "config.given has room for every knob");

@@ -7,7 +7,7 @@
 #ifndef ENGINE_API_CONFIG_H
 #define ENGINE_API_CONFIG_H
 
-#include <signal.h>
+#include <stdatomic.h>
 
 #include "kernels/base/base.h"
 
@@ -86,11 +86,11 @@ struct config {
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags
     int n_args;
-    const volatile sig_atomic_t *interrupted; // borrowed; becomes 1 when the command shall stop
-    char *file_text;                          // owned: of --config; values point into it
-    char percent_text[128];                   // the six words of --percent in one
-    int to_stdout;                            // 1: -o - of a job; `out` is the file that it makes
-    int made_input;                           // 1: this command made the file of -i out of stdin
+    const atomic_int *interrupted;         // borrowed; becomes 1 when the command shall stop
+    char *file_text;                       // owned: of --config; values point into it
+    char percent_text[128];                // the six words of --percent in one
+    int to_stdout;                         // 1: -o - of a job; `out` is the file that it makes
+    int made_input;                        // 1: this command made the file of -i out of stdin
     int looks;                             // 1: the command (plan) leaves no model behind for later
     int compares_policies;                 // 1: flags of KV policies are those of --policies
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()

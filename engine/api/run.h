@@ -26,9 +26,9 @@ struct opened {
 };
 
 struct pack_progress {
-    int bar, lines;                           // 1: draw on the terminal; 1: a line now and then
-    int all_lines;                            // 1: also the last one (--progress lines)
-    const volatile sig_atomic_t *interrupted; // borrowed
+    int bar, lines;                // 1: draw on the terminal; 1: a line now and then
+    int all_lines;                 // 1: also the last one (--progress lines)
+    const atomic_int *interrupted; // borrowed
     int64_t last_ns;
 };
 /* What --progress, --quiet and the terminal make of it: never PROGRESS_AUTO. */

@@ -21,7 +21,7 @@ struct sluice {
     struct config config; // flags of every call
     struct run run;
     int open;                   // 1: the model is
-    volatile sig_atomic_t stop; // by sluice_stop()
+    atomic_int stop;            // by sluice_stop()
     char **words;               // owned: the options as words of a command line, in one block
     int n_words;
     char *model;                 // owned

@@ -28,7 +28,7 @@ static const struct {
     {CMD_MERGE, command_merge}, {CMD_TOKENIZE, command_tokenize}, {CMD_CACHE, command_cache}};
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
 
-static volatile sig_atomic_t interrupted; // by SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU
+static atomic_int interrupted; // by SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU
 
 /* The first signal stops at the next step; the second at once: what is journaled stays valid. */
 static void on_signal(int number)

@@ -5,7 +5,7 @@
 #ifndef ENGINE_LINE_ENGINE_H
 #define ENGINE_LINE_ENGINE_H
 
-#include <signal.h>
+#include <stdatomic.h>
 
 #include "engine/job/job.h"
 #include "engine/line/attend.h"
@@ -41,7 +41,7 @@ struct engine_config {
     const char *dump_path, *kv_trace_path;    // --kv-dump, --kv-trace, or NULL
     int64_t trace_events;                     // per lane; 0: totals only
     double time_limit_s;                      // 0: none
-    const volatile sig_atomic_t *interrupted; // set by the signal handler
+    const atomic_int *interrupted; // set by a signal handler or another thread
     void (*tick)(void *ctx); // called every step, for the progress display; or NULL
     void *tick_ctx;
     /* Called at the end of a pass, before rows enter the next one. Returns 1 to leave the plan;
