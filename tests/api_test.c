@@ -194,10 +194,8 @@ static void test_stop(void **state)
     assert_in_range(cut.n, 1, ROWS - 1);
     assert_int_equal(ask(s, &refused), SLUICE_STOPPED);
     assert_int_equal(refused.n, 3);
-    sluice_stop(s); // nothing runs: the next call stops before it begins
-    assert_int_equal(ask(s, &after), SLUICE_STOPPED);
-    assert_int_equal(after.n, 0);
-    assert_int_equal(ask(s, &after), SLUICE_OK); // and the one behind it does not
+    sluice_stop(s); // between calls: stops nothing
+    assert_int_equal(ask(s, &after), SLUICE_OK);
     assert_memory_equal(&whole, &after, sizeof whole);
     sluice_close(s);
 }
@@ -267,8 +265,6 @@ static void test_run(void **state)
         stops += code == SLUICE_STOPPED;
     } while (code == SLUICE_STOPPED && stops < 3);
     if (code == SLUICE_STOPPED)
-        code = run(s, "in.jsonl", "cut.jsonl", NULL);
-    if (code == SLUICE_STOPPED) // a stop that came after the last call's end
         code = run(s, "in.jsonl", "cut.jsonl", NULL);
     assert_int_equal(code, SLUICE_OK);
     assert_true(stops > 0);

@@ -20,9 +20,9 @@ _Static_assert((int)SLUICE_FIT == (int)ERR_FIT && (int)SLUICE_DISK == (int)ERR_I
 struct sluice {
     struct config config; // flags of every call
     struct run run;
-    int open;                   // 1: the model is
-    atomic_int stop;            // by sluice_stop()
-    char **words;               // owned: the options as words of a command line, in one block
+    int open;        // 1: the model is
+    atomic_int stop; // by sluice_stop()
+    char **words;    // owned: the options as words of a command line, in one block
     int n_words;
     char *model;                 // owned
     struct json_t *summary;      // owned: of the last job; NULL: none
@@ -33,18 +33,16 @@ struct sluice {
 
 /* ---- a call ---- */
 
-static enum err enter(struct sluice *s)
+static void enter(struct sluice *s)
 {
-    const struct config *c = &s->config;
+    s->stop = 0;
     s->caller_level = log_level_max;
-    log_level_max = c->verbose ? LOG_DEBUG : LOG_ERROR;
-    return s->stop ? fail(ERR_STOPPED, "stopped before the call began") : OK;
+    log_level_max = s->config.verbose ? LOG_DEBUG : LOG_ERROR;
 }
 
 static int leave(struct sluice *s, enum err err)
 {
     log_level_max = s->caller_level;
-    s->stop = 0;
     s->code = err < 100 ? (int)err : (int)ERR_INTERNAL;
     snprintf(s->sentence, sizeof s->sentence, "%s",
              err == OK         ? ""
@@ -257,10 +255,8 @@ static int batch(struct sluice *s, enum request_kind kind, const struct sluice_r
                  int n, sluice_result_fn *result, void *ctx)
 {
     struct answers b = {.result = result, .ctx = ctx};
-    enum err err = enter(s);
-    if (err == OK)
-        err = end_job(s, run_batch(s, kind, requests, n, &b));
-    return leave(s, err);
+    enter(s);
+    return leave(s, end_job(s, run_batch(s, kind, requests, n, &b)));
 }
 
 int sluice_batch(struct sluice *s, const struct sluice_request *requests, int n,
@@ -300,10 +296,8 @@ static enum err score(struct sluice *s, const int32_t *ids, int n, int n_prompt,
 
 int sluice_score(struct sluice *s, const int32_t *ids, int n, int n_prompt, float *logprobs)
 {
-    enum err err = enter(s);
-    if (err == OK)
-        err = end_job(s, score(s, ids, n, n_prompt, logprobs));
-    return leave(s, err);
+    enter(s);
+    return leave(s, end_job(s, score(s, ids, n, n_prompt, logprobs)));
 }
 
 /* ---- jobs on files ---- */
@@ -326,8 +320,9 @@ static int run_files(struct sluice *s, enum request_kind kind, const char *in, c
     struct sluice_events of = events ? *events : (struct sluice_events){0};
     c.in = in;
     c.out = out;
-    enum err err = enter(s);
-    if (err == OK && (strcmp(in, "-") == 0 || strcmp(out, "-") == 0))
+    enum err err = OK;
+    enter(s);
+    if (strcmp(in, "-") == 0 || strcmp(out, "-") == 0)
         err = fail(ERR_USAGE, "-: a handle reads and writes files only");
     if (err == OK)
         err = outputs_check(&c, kind == REQUEST_SCORE ? CMD_SCORE : CMD_RUN);
@@ -364,11 +359,9 @@ static enum err dump(const json_t *root, int digits, char **json)
 int sluice_summary_json(struct sluice *s, char **json)
 {
     *json = NULL;
-    enum err err = enter(s);
-    if (err == OK)
-        err = s->summary ? dump(s->summary, 9, json)
-                         : fail(ERR_USAGE, "no job has run rows on this handle");
-    return leave(s, err);
+    enter(s);
+    return leave(s, s->summary ? dump(s->summary, 9, json)
+                               : fail(ERR_USAGE, "no job has run rows on this handle"));
 }
 
 /* ---- plans ---- */
@@ -411,17 +404,13 @@ static enum err plan(struct sluice *s, const struct sluice_work *work, struct sl
 
 int sluice_plan(struct sluice *s, const struct sluice_work *work, struct sluice_plan *to)
 {
-    enum err err = enter(s);
-    if (err == OK)
-        err = plan(s, work, to, NULL);
-    return leave(s, err);
+    enter(s);
+    return leave(s, plan(s, work, to, NULL));
 }
 
 int sluice_plan_json(struct sluice *s, const struct sluice_work *work, char **json)
 {
     *json = NULL;
-    enum err err = enter(s);
-    if (err == OK)
-        err = plan(s, work, NULL, json);
-    return leave(s, err);
+    enter(s);
+    return leave(s, plan(s, work, NULL, json));
 }

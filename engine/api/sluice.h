@@ -61,8 +61,9 @@ SLUICE_API void sluice_close(struct sluice *s);
  * SLUICE_OK. Valid until the next call. */
 SLUICE_API int sluice_code(const struct sluice *s);
 SLUICE_API const char *sluice_error(const struct sluice *s);
-/* The call in progress returns SLUICE_STOPPED after the step it computes; without one, the next
- * call does. Async-signal-safe. */
+/* The call in progress returns SLUICE_STOPPED after the step that it computes. A stop between two
+ * calls stops neither, so a caller who does not know whether a call has begun asks again.
+ * Async-signal-safe. */
 SLUICE_API void sluice_stop(struct sluice *s);
 
 /* ---- in memory ---- */

@@ -96,10 +96,9 @@ class _Call:
 
     def leave(self) -> None:
         """Stops the call where it has not ended, and waits, also through a second Ctrl-C: the library uses the memory of the call."""
-        if not self.ended.is_set():
-            self.left = True
-            self.model.stop()
         while not self.ended.is_set():
+            self.left = True
+            self.model.stop()  # again: the thread may not have reached the library yet
             try:
                 self.ended.wait(0.1)
             except KeyboardInterrupt:
@@ -145,7 +144,7 @@ class Model:
             self.close()
 
     def stop(self) -> None:
-        """The call in progress ends after its step, with code 75; any thread may ask for that."""
+        """The call in progress ends after its step, with code 75; any thread may ask for that. Between calls a stop does nothing."""
         self._lib.sluice_stop(self._handle)
 
     def _start(self, function: Callable[[_Call], int]) -> _Call:
