@@ -258,6 +258,11 @@ static void test_run(void **state)
     assert_int_equal(sluice_summary_json(s, &json), SLUICE_OK);
     assert_non_null(strstr(json, "\"output_tokens\": 80000"));
     free(json);
+    assert_int_equal(run(s, "in.jsonl", "whole.jsonl", NULL), SLUICE_OK); // complete already
+    assert_int_equal(sluice_summary_json(s, &json), SLUICE_OK);
+    assert_non_null(strstr(json, "\"ok\": 400"));
+    assert_null(strstr(json, "elapsed_s"));
+    free(json);
     do {
         assert_int_equal(pthread_create(&thread, NULL, stop_later, s), 0);
         code = run(s, "in.jsonl", "cut.jsonl", NULL);

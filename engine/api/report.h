@@ -71,6 +71,10 @@ void report_measure(struct report_figures *f, const struct run *run,
 void report_print(const struct report_figures *f, const struct run *run, FILE *out);
 /* What --summary writes. The caller owns it. */
 struct json_t *report_summary_json(const struct report_figures *f, const struct run *run);
+/* The part of a summary that a job has which found no row to run: no plan, no times. The caller
+ * owns it. */
+struct json_t *report_summary_done(const struct job_counts *counts, enum err err,
+                                   const struct run *run);
 /* Seconds of a pass that the plan gives a lane, the bytes that it says of the job, and the lane's
  * rate in bytes per second; 0: none. */
 double report_lane_predicted(const struct run *run, enum lane lane);

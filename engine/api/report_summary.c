@@ -364,6 +364,18 @@ static void put_rates(json_t *root, const struct report_figures *f, const struct
     put(root, "roofline_read_bytes_per_s", number(f->read_rate));
 }
 
+json_t *report_summary_done(const struct job_counts *counts, enum err err, const struct run *r)
+{
+    const struct report_figures f = {.counts = *counts};
+    json_t *root = json_object();
+    put(root, "model", json_string(r->opened.model.name ? r->opened.model.name : ""));
+    put(root, "dummy_weights", json_boolean(r->opened.model.dummy));
+    put_counts(root, &f, r);
+    put(root, "version", json_string(SLUICE_VERSION));
+    put(root, "exit_code", json_integer(err));
+    return root;
+}
+
 json_t *report_summary_json(const struct report_figures *f, const struct run *r)
 {
     json_t *root = json_object(), *peak = json_object();

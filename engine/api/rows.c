@@ -214,7 +214,10 @@ enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary
     if (!c->dry_run)
         TRY(job_complete(r->job));
     job_counts(r->job, &counts);
-    return counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
+    const enum err err = counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
+    if (summary)
+        *summary = report_summary_done(&counts, err, r);
+    return err;
 }
 
 enum err run_begin(struct run **out, const struct config *c)

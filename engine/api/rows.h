@@ -17,8 +17,8 @@ void rows_defaults(const struct run *r, struct request_defaults *d);
 /* Opens the job of -i; out NULL: reads the rows only. r->work is known after. */
 enum err rows_open(struct run *r, enum request_kind kind, const char *out);
 /* Opens the job of -i and -o, plans it, walks it and reports. ERR_ROWS: done, some rows have
- * failed. *summary: what --summary writes, owned by the caller; NULL when no row was to do.
- * summary NULL: not wanted. */
+ * failed. *summary: what --summary writes, or what is known where no row was to do; owned by the
+ * caller. summary NULL: not wanted. */
 enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary);
 /* A job in memory: plan and walk without files or report. What is in requests becomes the job's;
  * the array stays the caller's. */

@@ -361,7 +361,7 @@ int sluice_summary_json(struct sluice *s, char **json)
     *json = NULL;
     enter(s);
     return leave(s, s->summary ? dump(s->summary, 9, json)
-                               : fail(ERR_USAGE, "no job has run rows on this handle"));
+                               : fail(ERR_USAGE, "no job has run on this handle"));
 }
 
 /* ---- plans ---- */

@@ -132,7 +132,8 @@ SLUICE_API int sluice_run(struct sluice *s, const char *in, const char *out,
 SLUICE_API int sluice_score_run(struct sluice *s, const char *in, const char *out,
                                 const struct sluice_events *events);
 /* Of the last sluice_run() or sluice_score_run(): the summary that the program writes with
- * --summary, as JSON. The caller frees *json. */
+ * --summary, as JSON; without a plan and times where `out` was complete already. The caller frees
+ * *json. SLUICE_USAGE: there was no such call. */
 SLUICE_API int sluice_summary_json(struct sluice *s, char **json);
 
 /* ---- plans ---- */

@@ -29,7 +29,7 @@ if not os.path.exists(source):
     with open(source, "w", encoding="utf-8") as f:
         f.writelines(json.dumps({"custom_id": str(i), "prompt": f"Question {i}:", "max_tokens": 8}) + "\n" for i in range(100))
 job = sluice.run(path, source, output, **flags)
-print(f"{job.summary['rows']['ok']} rows in {output}" if job.summary else f"{output} was there already")
+print(f"{job.summary['rows']['ok']} rows in {output}" + ("" if "plan" in job.summary else ", which was complete already"))
 
 # Before a large job: what would other memory bring? (pandas.DataFrame(rows) is a table.)
 for row in sluice.whatif.sweep(path, num_prompts=1000, prompt_len=32, gen_len=32, threads=2, mem_ram=["128M", "256M"]):

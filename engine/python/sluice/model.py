@@ -41,8 +41,8 @@ class Result:
 
 @dataclass
 class Job:
-    """A job that has ended. `summary` is what --summary writes (engine/job/README.md); rows may have failed: summary["rows"]. {} where
-    an earlier call had made `output` already."""
+    """A job that has ended. `summary` is what --summary writes (engine/job/README.md); rows may have failed: summary["rows"]. Where
+    `output` was complete already, the summary has no plan and no times."""
 
     output: str
     summary: dict[str, Any]
@@ -249,12 +249,7 @@ class Model:
         events = lib.Events(None, lib.ProgressFunction(tell))
         self._call(self._lib.sluice_score_run if score else self._lib.sluice_run, os.fsencode(input), os.fsencode(output), c.byref(events),
                    may=(OK, SOME_FAILED))
-        try:
-            return Job(output, self._json(self._lib.sluice_summary_json))
-        except Error as error:
-            if error.code != USAGE:
-                raise
-            return Job(output, {})
+        return Job(output, self._json(self._lib.sluice_summary_json))
 
     def plan(self, *, input: str | None = None, num_prompts: int = 64,  # pylint: disable=redefined-builtin
              prompt_len: int = 0, gen_len: int = 32) -> dict[str, Any]:
