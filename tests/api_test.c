@@ -1,6 +1,10 @@
-/* tests/api_test.c - engine/api/sluice.h as its users call it: batches, jobs, stops, two handles in
- * two threads, and what goes wrong. */
+/* tests/api_test.c - engine/api/sluice.h as its users call it: batches, text, jobs, stops, two
+ * handles in two threads, and what goes wrong. */
 #include "engine/api/sluice.h"
+
+#include "engine/model/dummy.h"
+#include "engine/model/pack.h"
+#include "engine/text/token.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +14,7 @@
 #include <cmocka.h>
 
 #include "tests/temp_dir.h"
+#include "tests/token_made.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -27,6 +32,37 @@ struct answers {
     char error[400];
 };
 
+#define END_FIRST                                                                                  \
+    "{\"type\":\"TemplateProcessing\",\"pair\":[],\"single\":[{\"SpecialToken\":{\"id\":"          \
+    "\"<|end|>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"special_tokens\":" \
+    "{"                                                                                            \
+    "\"<|end|>\":{\"id\":\"<|end|>\",\"ids\":[260],\"tokens\":[\"<|end|>\"]}}}"
+#define TEMPLATE                                                                                   \
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}"         \
+    "{% endif %}<{{ m.role }}>{{ m.content }};{% endfor %}"                                        \
+    "{% if add_generation_prompt %}<{{ who or 'assistant' }}>{% endif %}"
+
+/* text.pack: the weights of m.cfg with the tokenizer of token_made.h and a chat template. */
+static void make_text_model(void)
+{
+    struct pack_provider provider;
+    char path[4096];
+    void *blob;
+    int64_t n;
+    temp_write_text("tokenizer_config.json", "{\"eos_token\": \"<|end|>\"}");
+    temp_write_text("chat_template.jinja", TEMPLATE);
+    json_make(&(struct made){.post = END_FIRST});
+    assert_int_equal(json_build(&blob, &n), OK);
+    assert_int_equal(dummy_open(&provider, temp_path("m.cfg")), OK);
+    snprintf(path, sizeof path, "%s", temp_path("text.pack"));
+    assert_int_equal(
+        pack_write(&(struct pack_request){
+            .provider = &provider, .tokenizer = blob, .tokenizer_bytes = n, .path = path}),
+        OK);
+    dummy_close(&provider);
+    free(blob);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -35,6 +71,7 @@ static int setup(void **state)
     setenv("SLUICE_PROBE_SHARE", "0.02", 1);
     temp_write_text("m.cfg", "family = llama\ndim = 64\nlayers = 3\nheads = 4\nffn = 128\n"
                              "vocab = 512\ncontext = 256\n");
+    make_text_model();
     return 0;
 }
 
@@ -45,18 +82,23 @@ static int teardown(void **state)
     return 0;
 }
 
-static struct sluice *open_with(const char *policy)
+static struct sluice *open_model(const char *name, const char *policy)
 {
     const struct sluice_option options[] = {{"mem-ram", "64M"},   {"max-tokens", "12"},
                                             {"temperature", "0"}, {"threads", "2"},
                                             {"ignore-eos", NULL}, {"kv-policy", policy}};
     struct sluice *s;
-    int code = sluice_open(&s, temp_path("m.cfg"), options, sizeof options / sizeof *options);
+    int code = sluice_open(&s, temp_path(name), options, sizeof options / sizeof *options);
     if (code != SLUICE_OK)
         print_message("%s\n", sluice_error(s));
     assert_int_equal(code, SLUICE_OK);
     assert_string_equal(sluice_error(s), "");
     return s;
+}
+
+static struct sluice *open_with(const char *policy)
+{
+    return open_model("m.cfg", policy);
 }
 
 static int keep(void *ctx, const struct sluice_result *r)
@@ -145,6 +187,123 @@ static void test_score(void **state)
     sluice_close(s);
 }
 
+/* ---- text ---- */
+
+static void encodes(struct sluice *s, const char *text, int special, const int32_t *want, int n)
+{
+    int32_t *ids;
+    int64_t n_ids;
+    assert_int_equal(sluice_encode(s, text, (int64_t)strlen(text), special, &ids, &n_ids),
+                     SLUICE_OK);
+    assert_int_equal(n_ids, n);
+    assert_memory_equal(ids, want, (size_t)n * sizeof *ids);
+    free(ids);
+}
+
+static void decodes(struct sluice *s, const int32_t *ids, int n, int skip, const char *want)
+{
+    char *text;
+    int64_t n_text;
+    assert_int_equal(sluice_decode(s, ids, n, skip, &text, &n_text), SLUICE_OK);
+    assert_string_equal(text, want);
+    assert_int_equal(n_text, strlen(want));
+    free(text);
+}
+
+static void prompts(struct sluice *s, const char *json, const char *want)
+{
+    char *text;
+    int64_t n;
+    assert_int_equal(sluice_chat_prompt(s, json, &text, &n), SLUICE_OK);
+    assert_string_equal(text, want);
+    assert_int_equal(n, strlen(want));
+    free(text);
+}
+
+#define HELLO "{\"messages\": [{\"role\": \"user\", \"content\": \"hello\"}]"
+
+static void texts(struct sluice *s)
+{
+    static const int32_t hello[] = {260, 259, ' ', 256}, bytes[] = {0xc3, 0xa9, 0xc3};
+    encodes(s, "hello he", 0, hello + 1, 3);
+    encodes(s, "hello he", 1, hello, 4);
+    encodes(s, "<|end|>hello he", 0, hello, 4);
+    encodes(s, "", 0, hello, 0);
+    decodes(s, hello, 4, 0, "<|end|>hello he");
+    decodes(s, hello, 4, 1, "hello he");
+    decodes(s, hello, 0, 0, "");
+    encodes(s, "\u00e9", 0, bytes, 2);
+    decodes(s, bytes, 3, 0, "\u00e9\ufffd");
+    prompts(s, HELLO "}", "<user>hello;<assistant>");
+    prompts(s, HELLO ", \"chat_template_kwargs\": {\"add_generation_prompt\": false}}",
+            "<user>hello;");
+    prompts(s, HELLO ", \"chat_template_kwargs\": {\"who\": \"bot\"}}", "<user>hello;<bot>");
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    struct sluice_model model;
+    struct sluice *s = open_model("text.pack", "full");
+    assert_int_equal(sluice_model(s, &model), SLUICE_OK);
+    assert_int_equal(model.context, 256);
+    assert_int_equal(model.bos, -1);
+    assert_int_equal(model.eos, 260);
+    texts(s);
+    sluice_close(s);
+}
+
+/* The call that came before: `out` is what it gave. */
+static void refuses(const struct sluice *s, int code, const void *out, const char *says)
+{
+    assert_int_equal(sluice_code(s), code);
+    assert_null(out);
+    if (!strstr(sluice_error(s), says))
+        fail_msg("%s: lacks %s", sluice_error(s), says);
+}
+
+static void test_bad_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *says;
+    } rows[] = {{"{\"messages\"", "expected"},
+                {"[]", "messages"},
+                {"{\"messages\": []}", "messages"},
+                {"{\"messages\": [{\"role\": \"user\"}]}", "messages[0].content"},
+                {HELLO ", \"tools\": [{\"type\": \"function\"}]}", "tools"},
+                {"{\"messages\": [{\"role\": \"system\", \"content\": \"\"}]}", "no system"}};
+    static const int32_t bad[][2] = {{261, 5}, {-1, 5}};
+    struct sluice *s = open_model("text.pack", "full"), *bare = open_with("full");
+    struct sluice_model model;
+    int32_t *ids = (int32_t *)&s;
+    char *text = (char *)&s;
+    int64_t n;
+    sluice_encode(s, "a\xff", 2, 0, &ids, &n);
+    refuses(s, SLUICE_USAGE, ids, "UTF-8");
+    for (int i = 0; i < 2; i++, text = (char *)&s) {
+        sluice_decode(s, bad[i], 2, 0, &text, &n);
+        refuses(s, SLUICE_USAGE, text, "ids[0]");
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++, text = (char *)&s) {
+        sluice_chat_prompt(s, rows[i].json, &text, &n);
+        refuses(s, SLUICE_USAGE, text, rows[i].says);
+    }
+    texts(s); // errors leave nothing behind
+    ids = (int32_t *)&s;
+    sluice_encode(bare, "a", 1, 0, &ids, &n);
+    refuses(bare, SLUICE_INPUT, ids, "m.cfg: has no tokenizer");
+    sluice_decode(bare, bad[0] + 1, 1, 0, &text, &n);
+    refuses(bare, SLUICE_INPUT, text, "no tokenizer");
+    text = (char *)&s;
+    sluice_chat_prompt(bare, HELLO "}", &text, &n);
+    refuses(bare, SLUICE_INPUT, text, "no tokenizer");
+    assert_int_equal(sluice_model(bare, &model), SLUICE_OK);
+    assert_true(model.context == 256 && model.bos == -1 && model.eos == -1);
+    sluice_close(s);
+    sluice_close(bare);
+}
+
 /* ---- two handles at once ---- */
 
 struct user {
@@ -160,6 +319,10 @@ static void *use(void *arg)
         memset(&u->beside, 0, sizeof u->beside);
         assert_int_equal(ask(s, &u->beside), SLUICE_OK);
     }
+    sluice_close(s);
+    s = open_model("text.pack", u->policy);
+    for (int i = 0; i < 100; i++)
+        texts(s);
     sluice_close(s);
     return NULL;
 }
@@ -353,10 +516,11 @@ static void test_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batch), cmocka_unit_test(test_bad_row),
-        cmocka_unit_test(test_score), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_stop),  cmocka_unit_test(test_run),
-        cmocka_unit_test(test_plan),  cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_batch),    cmocka_unit_test(test_bad_row),
+        cmocka_unit_test(test_score),    cmocka_unit_test(test_text),
+        cmocka_unit_test(test_bad_text), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_stop),     cmocka_unit_test(test_run),
+        cmocka_unit_test(test_plan),     cmocka_unit_test(test_errors),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

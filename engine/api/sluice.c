@@ -11,6 +11,7 @@
 #include "engine/api/outputs.h"
 #include "engine/api/plan_file.h"
 #include "engine/api/rows.h"
+#include "engine/api/text.h"
 #include "engine/api/version.h"
 
 _Static_assert((int)SLUICE_FIT == (int)ERR_FIT && (int)SLUICE_DISK == (int)ERR_IO &&
@@ -154,6 +155,70 @@ void sluice_close(struct sluice *s)
     free(s->model);
     free(s->words);
     free(s);
+}
+
+int sluice_model(struct sluice *s, struct sluice_model *model)
+{
+    const struct tokenizer *tok = s->run.opened.tokenizer;
+    enter(s);
+    *model = (struct sluice_model){.context = s->run.opened.model.shape.context,
+                                   .bos = tok ? tokenizer_bos(tok) : -1,
+                                   .eos = tok ? tokenizer_eos(tok) : -1};
+    return leave(s, OK);
+}
+
+/* ---- text ---- */
+
+static enum err enter_text(struct sluice *s)
+{
+    enter(s);
+    return s->run.opened.tokenizer ? OK : fail(ERR_INPUT, "%s: has no tokenizer", s->model);
+}
+
+/* What is a bad row in a job is a bad argument here. */
+static int leave_text(struct sluice *s, enum err err)
+{
+    return leave(s, err == ERR_ROW ? fail(ERR_USAGE, "%s", err_text()) : err);
+}
+
+int sluice_encode(struct sluice *s, const char *text, int64_t n, int add_special, int32_t **ids,
+                  int64_t *n_ids)
+{
+    *ids = NULL;
+    enum err err = enter_text(s);
+    if (err == OK)
+        err = tokenizer_encode_all(s->run.opened.tokenizer, text, n, add_special, ids, n_ids);
+    return leave_text(s, err);
+}
+
+int sluice_decode(struct sluice *s, const int32_t *ids, int64_t n, int skip_special, char **text,
+                  int64_t *n_text)
+{
+    *text = NULL;
+    enum err err = enter_text(s);
+    if (err == OK)
+        err = text_decode(&s->run.opened, ids, n, skip_special, text, n_text);
+    return leave_text(s, err);
+}
+
+static enum err chat_prompt(struct sluice *s, const char *json, char **text, int64_t *n_text)
+{
+    json_error_t why;
+    json_t *row = json_loads(json, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!row)
+        return fail(ERR_ROW, "%s", why.text);
+    enum err err = text_chat(&s->run.opened, row, text, n_text);
+    json_decref(row);
+    return err;
+}
+
+int sluice_chat_prompt(struct sluice *s, const char *json, char **text, int64_t *n_text)
+{
+    *text = NULL;
+    enum err err = enter_text(s);
+    if (err == OK)
+        err = chat_prompt(s, json, text, n_text);
+    return leave_text(s, err);
 }
 
 /* ---- in memory ---- */

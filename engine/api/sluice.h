@@ -12,8 +12,9 @@
  * A handle is a model on this machine with the flags of the program. Every function that returns
  * int returns a sluice_code, the exit codes of the program, and leaves a sentence in the handle.
  * Several handles may be open in one process, each with memory, threads and rings of its own. One
- * thread at a time uses a handle; sluice_stop() may be called by any thread and by a signal
- * handler. Strings are UTF-8. A string without a length ends in NUL. */
+ * thread at a time uses a handle. sluice_stop() may be called by any thread, by a signal handler
+ * and by the functions that a call takes for rows and progress; those functions make no other call
+ * on the handle. Strings are UTF-8. A string without a length ends in NUL. */
 #ifndef ENGINE_API_SLUICE_H
 #define ENGINE_API_SLUICE_H
 
@@ -65,6 +66,34 @@ SLUICE_API const char *sluice_error(const struct sluice *s);
  * calls stops neither, so a caller who does not know whether a call has begun asks again.
  * Async-signal-safe. */
 SLUICE_API void sluice_stop(struct sluice *s);
+
+struct sluice_model {
+    int context;      // tokens of the longest row
+    int32_t bos, eos; // ids of the tokens that begin and end a text; -1: the model has none
+};
+SLUICE_API int sluice_model(struct sluice *s, struct sluice_model *model);
+
+/* ---- text ---- */
+
+/* These three need a model with a tokenizer: SLUICE_INPUT. SLUICE_USAGE: a text is not UTF-8, an id
+ * is not the model's, a conversation is not what the template takes. */
+
+/* The ids of n bytes of text; special tokens that are written in the text become their ids.
+ * add_special: 1: with what the tokenizer puts around a prompt (often BOS). The caller frees *ids,
+ * which is NULL on error. */
+SLUICE_API int sluice_encode(struct sluice *s, const char *text, int64_t n, int add_special,
+                             int32_t **ids, int64_t *n_ids);
+/* The text of n ids; skip_special: 1: without special tokens. Bytes that are not UTF-8 become
+ * U+FFFD. The caller frees *text: *n_text bytes, then NUL; NULL on error. */
+SLUICE_API int sluice_decode(struct sluice *s, const int32_t *ids, int64_t n, int skip_special,
+                             char **text, int64_t *n_text);
+/* The prompt that the model's chat template makes of a row with "messages", and with "tools" and
+ * "chat_template_kwargs" where the row has them, as in a line of the input of `sluice run`. Special
+ * tokens are in the text already: encode the text without add_special. The caller frees *text, as
+ * above.
+ *     {"messages": [{"role": "user", "content": "Hi"}],
+ *      "chat_template_kwargs": {"add_generation_prompt": true}} */
+SLUICE_API int sluice_chat_prompt(struct sluice *s, const char *json, char **text, int64_t *n_text);
 
 /* ---- in memory ---- */
 

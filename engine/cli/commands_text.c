@@ -5,8 +5,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/api/text.h"
 #include "engine/cli/commands.h"
-#include "engine/job/request_chat.h"
 #include "engine/model/dummy.h"
 #include "engine/model/families/family.h"
 
@@ -201,27 +201,6 @@ enum err command_inspect(const struct config *c)
     return err;
 }
 
-static json_t *not_null(json_t *value)
-{
-    return json_is_null(value) ? NULL : value;
-}
-
-/* What `run` makes of a row with these messages. *text: owned by the caller. */
-static enum err render_messages(const struct opened *o, const json_t *row, char **text, int64_t *n)
-{
-    const char *epoch = getenv("SOURCE_DATE_EPOCH");
-    struct row_error error = {.code = ""};
-    struct chat chat = {.messages = json_object_get(row, "messages"),
-                        .tools = not_null(json_object_get(row, "tools")),
-                        .kwargs = not_null(json_object_get(row, "chat_template_kwargs")),
-                        .tmpl = o->tmpl,
-                        .tok = o->tokenizer,
-                        .epoch = epoch ? strtoll(epoch, NULL, 10) : 0,
-                        .error = &error};
-    enum err err = chat_render(&chat, text, n);
-    return err == ERR_ROW ? fail(ERR_ROW, "%s", error.message) : err;
-}
-
 /* {"text"} or {"messages"} to ids. The caller owns the answer. */
 static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
 {
@@ -233,7 +212,7 @@ static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
     if (special && !json_is_boolean(special))
         return fail(ERR_ROW, "add_special_tokens must be true or false");
     if (messages)
-        TRY(render_messages(o, row, &rendered, &n));
+        TRY(text_chat(o, row, &rendered, &n));
     else if (!json_is_string(text))
         return fail(ERR_ROW, "needs \"text\" or \"messages\"");
     const char *s = rendered ? rendered : json_string_value(text);
@@ -265,19 +244,12 @@ static enum err decode_row(struct opened *o, const json_t *row, json_t **answer)
     enum err err = ids ? OK : fail(ERR_FIT, "no memory for token ids");
     for (int64_t i = 0; err == OK && i < n; i++) {
         const json_t *item = json_array_get(list, (size_t)i);
-        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (id < 0 || id >= tokenizer_vocab(o->tokenizer))
-            err = fail(ERR_ROW, "ids[%lld] must be a token id: an integer from 0 to %d",
-                       (long long)i, tokenizer_vocab(o->tokenizer) - 1);
-        ids[i] = (int32_t)id;
+        const json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
+        ids[i] = id > INT32_MAX ? -1 : (int32_t)max_i64(id, -1);
     }
     char *text = NULL;
-    if (err == OK) {
-        tokenizer_decode(o->tokenizer, ids, n, 0, NULL, 0, &n_text); // asks for the size
-        text = malloc((size_t)n_text + 1);
-        err = text ? tokenizer_decode(o->tokenizer, ids, n, 0, text, n_text, &n_text)
-                   : fail(ERR_FIT, "no memory for text");
-    }
+    if (err == OK)
+        err = text_decode(o, ids, n, 0, &text, &n_text);
     if (err == OK)
         *answer = json_pack("{s:o}", "text", json_stringn(text, (size_t)n_text));
     free(ids);
