@@ -211,6 +211,50 @@ def scores(tally, place, _):
         refused(tally, lambda: model.score([5], [10 ** 6]), 3, "")
 
 
+CHAT = ("{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}<{{ m.role }}>{{ m.content }};"
+        "{% endfor %}{% if add_generation_prompt %}<{{ who or 'assistant' }}>{% endif %}")
+
+
+def texts(tally, place, _):
+    """Text, ids and prompts are those of `sluice tokenize`; what goes wrong says so."""
+    path = chatty(place)
+    place.write("model/chat_template.jinja", CHAT.encode())
+
+    def tokenized(row, *words):
+        return json.loads(place.sluice("tokenize", "-m", path, *words, stdin=json.dumps(row) + "\n").out)
+
+    with Model(path, **RAM) as model:
+        for text in ("", "a b", "d\u00e9j\u00e0 vu <s> \U0001f600\0", " ".join(tiny.WORDS) * 50):
+            for special in (True, False):
+                ids = model.encode(text, add_special_tokens=special)
+                tally.check(ids == tokenized({"text": text, "add_special_tokens": special})["ids"], f"{text[:40]!r} {special}: {ids}")
+            tally.check(model.decode(ids) == tokenized({"ids": ids}, "--decode")["text"] == text, f"{text[:40]!r}: back {model.decode(ids)!r}")
+        tally.check(model.decode([1, 5, 2]) == "<s>" + model.decode([5], skip_special_tokens=True) + "</s>"
+                    and model.decode([1, 5, 2], skip_special_tokens=True) == model.decode([5]), "special tokens left out")
+        tally.check((model.bos_token_id, model.eos_token_id, model.context_length) == (1, 2, 512), f"{vars(model)}")
+        hi = [{"role": "user", "content": "hi"}]
+        want = tokenized({"messages": hi})
+        tally.check(model.apply_chat_template(hi, add_generation_prompt=True, tokenize=False) == want["text"] == "<user>hi;<assistant>", f"{want}")
+        tally.check(model.apply_chat_template(hi, add_generation_prompt=True) == want["ids"], "ids of a prompt")
+        tally.check(model.apply_chat_template(hi, tokenize=False) == "<user>hi;", "no generation prompt")
+        tally.check(model.apply_chat_template(hi, add_generation_prompt=True, tokenize=False, who="bot") == "<user>hi;<bot>", "a variable")
+        refused(tally, lambda: model.apply_chat_template([{"role": "system", "content": ""}]), 2, "no system")
+        refused(tally, lambda: model.apply_chat_template([{"role": "user"}]), 2, "messages[0].content")
+        refused(tally, lambda: model.apply_chat_template(hi, [{"type": "function"}]), 2, "tools")
+        for bad in (10**6, -1, 2**32 + 5):
+            refused(tally, lambda bad=bad: model.decode([5, bad]), 2, "ids[1]")
+        rows = model.generate(asked(4))
+        next(rows)
+        refused(tally, lambda: model.encode("a"), 2, "busy")
+        rows.close()
+        tally.check(model.encode("a"), "a loop that is left frees the model")
+    refused(tally, lambda: model.encode("a"), 2, "closed")
+    with Model(place.model, **RAM) as model:
+        tally.check(model.bos_token_id is None and model.eos_token_id is None and model.context_length == 512, f"{vars(model)}")
+        for call in (lambda: model.encode("a"), lambda: model.decode([1]), lambda: model.apply_chat_template(hi)):
+            refused(tally, call, 5, "no tokenizer")
+
+
 def threads(tally, place, _):
     """Two models in two threads answer as one alone does."""
     path, rows, found = chatty(place), asked(12), [None, None]
@@ -218,7 +262,7 @@ def threads(tally, place, _):
 
     def work(i):
         with Model(path, **RAM) as model:
-            found[i] = [{r.index: r.text for r in model.generate(rows)} for _ in range(2)]
+            found[i] = [{r.index: model.decode(model.encode(r.text)) for r in list(model.generate(rows))} for _ in range(2)]
 
     both = [threading.Thread(target=work, args=(i,)) for i in range(2)]
     for t in both:
@@ -329,4 +373,4 @@ def wheel(tally, place, _):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (sweeps, advice, allows, errors, generates, scores, threads, jobs, streams, example, figures, wheel)))
+    sys.exit(trial.run_parts(__doc__, (sweeps, advice, allows, errors, generates, scores, texts, threads, jobs, streams, example, figures, wheel)))

@@ -19,6 +19,10 @@ with sluice.Model(path, **flags) as model:
     for result in model.generate(prompts, max_tokens=8, temperature=0):
         print(result.index, result.finish_reason, repr(prompts[result.index] + result.text))
 
+    # Text to token ids and back. (model.apply_chat_template makes a prompt of messages.)
+    ids = model.encode(prompts[1])
+    print(f"{prompts[1]!r} is {len(ids)} of at most {model.context_length} tokens: {[model.decode([i]) for i in ids]}")
+
     # How likely a text is, token by token: logprobs is an array of numpy.
     score = model.score("Question 1:", " an answer")
     print(f"log p = {score.logprob:.2f}, the least likely token {score.logprobs.min():.2f}")

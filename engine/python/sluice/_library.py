@@ -36,6 +36,11 @@ class Work(c.Structure):
     _fields_ = [("input", c.c_char_p), ("n_rows", c.c_int64), ("prompt_len", c.c_int64), ("gen_len", c.c_int64)]
 
 
+class Info(c.Structure):
+    """struct sluice_model."""
+    _fields_ = [("context", c.c_int), ("bos", c.c_int32), ("eos", c.c_int32)]
+
+
 PROGRESS = [field[0] for field in Progress._fields_]
 RowFunction = c.CFUNCTYPE(c.c_int, c.c_void_p, P(Row))
 ProgressFunction = c.CFUNCTYPE(None, c.c_void_p, P(Progress))
@@ -45,14 +50,17 @@ class Events(c.Structure):
     _fields_ = [("ctx", c.c_void_p), ("progress", ProgressFunction)]
 
 
-HANDLE, JSON = c.c_void_p, P(c.c_void_p)
+HANDLE, OUT, N_OUT = c.c_void_p, P(c.c_void_p), P(c.c_int64)
 FUNCTIONS = {
     "sluice_open": (c.c_int, P(HANDLE), c.c_char_p, P(Option), c.c_int), "sluice_close": (None, HANDLE),
     "sluice_code": (c.c_int, HANDLE), "sluice_error": (c.c_char_p, HANDLE), "sluice_stop": (None, HANDLE),
+    "sluice_model": (c.c_int, HANDLE, P(Info)), "sluice_encode": (c.c_int, HANDLE, c.c_char_p, c.c_int64, c.c_int, OUT, N_OUT),
+    "sluice_decode": (c.c_int, HANDLE, P(c.c_int32), c.c_int64, c.c_int, OUT, N_OUT),
+    "sluice_chat_prompt": (c.c_int, HANDLE, c.c_char_p, OUT, N_OUT),
     "sluice_batch": (c.c_int, HANDLE, P(Request), c.c_int, RowFunction, c.c_void_p),
     "sluice_score_batch": (c.c_int, HANDLE, P(Request), c.c_int, RowFunction, c.c_void_p),
     "sluice_run": (c.c_int, HANDLE, c.c_char_p, c.c_char_p, P(Events)), "sluice_score_run": (c.c_int, HANDLE, c.c_char_p, c.c_char_p, P(Events)),
-    "sluice_summary_json": (c.c_int, HANDLE, JSON), "sluice_plan_json": (c.c_int, HANDLE, P(Work), JSON), "sluice_version": (c.c_char_p,)}
+    "sluice_summary_json": (c.c_int, HANDLE, OUT), "sluice_plan_json": (c.c_int, HANDLE, P(Work), OUT), "sluice_version": (c.c_char_p,)}
 
 
 def _load() -> c.CDLL:
@@ -90,9 +98,9 @@ def options(flags: dict[str, object]) -> Any:
     return (Option * len(pairs))(*pairs)
 
 
-def take_json(pointer: c.c_void_p) -> bytes:
-    """The text that the library made for the caller, freed."""
-    text = c.string_at(pointer)
+def take(pointer: c.c_void_p, n_bytes: int = -1) -> bytes:
+    """What the library made for the caller, freed. n_bytes -1: up to a NUL."""
+    text = c.string_at(pointer, n_bytes)
     free = c.CDLL(None).free
     free.argtypes, free.restype = [c.c_void_p], None
     free(pointer)

@@ -6,6 +6,7 @@ import json
 import os
 import queue
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -109,7 +110,8 @@ class Model:
     """A model, opened with the flags of `sluice run`: Model("model.gguf", mem_ram="2G", kv_policy="h2o", kv_budget=0.2).
 
     Packing a large model at its first use takes minutes. Errors are sluice.Error. A model does one thing at a time, and threads may
-    have a model each; with `with`, or close(), its memory is freed at once."""
+    have a model each; with `with`, or close(), its memory is freed at once. `context_length`: tokens of the longest row.
+    `bos_token_id`, `eos_token_id`: of the tokens that begin and end a text, or None."""
 
     def __init__(self, model: str | os.PathLike[str], **flags: object) -> None:
         self._lib, self._handle = lib.library(), c.c_void_p()
@@ -121,6 +123,10 @@ class Model:
             error = self._failure(code)
             self.close()
             raise error
+        info = lib.Info()
+        self._lib.sluice_model(self._handle, c.byref(info))
+        self.context_length: int = info.context
+        self.bos_token_id, self.eos_token_id = (None if x < 0 else int(x) for x in (info.bos, info.eos))
 
     def _failure(self, code: int) -> Error:
         text = self._lib.sluice_error(self._handle).decode(errors="replace") if self._handle else "no memory for a handle"
@@ -147,11 +153,14 @@ class Model:
         """The call in progress ends after its step, with code 75; any thread may ask for that. Between calls a stop does nothing."""
         self._lib.sluice_stop(self._handle)
 
-    def _start(self, function: Callable[[_Call], int]) -> _Call:
+    def _claim(self) -> None:
         if not self._handle:
             raise Error(USAGE, "the model is closed")
         if not self._busy.acquire(blocking=False):
             raise Error(USAGE, "the model is busy (read the other call's rows to their end, or open one model for each thread)")
+
+    def _start(self, function: Callable[[_Call], int]) -> _Call:
+        self._claim()
         self._running = _Call(self, function)
         return self._running
 
@@ -169,6 +178,38 @@ class Model:
             self._end(call)
         if call.code not in may:
             raise self._failure(call.code)
+
+    # ---- text ----
+
+    def _bytes(self, function: Callable[..., int], *arguments: object, size: int = 1) -> bytes:
+        """What a call that takes no time gives: n things of `size` bytes."""
+        out, n = c.c_void_p(), c.c_int64()
+        self._claim()
+        try:
+            code = function(self._handle, *arguments, c.byref(out), c.byref(n))
+            if code != OK:
+                raise self._failure(code)
+        finally:
+            self._busy.release()
+        return lib.take(out, n.value * size)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a text. `add_special_tokens`: with what the tokenizer puts around a prompt, often BOS."""
+        data = text.encode()
+        return memoryview(self._bytes(self._lib.sluice_encode, data, len(data), add_special_tokens, size=4)).cast("i").tolist()
+
+    def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids; bytes that are not UTF-8 become U+FFFD."""
+        ids = array("i", [x if 0 <= x < 1 << 31 else -1 for x in token_ids])
+        return self._bytes(self._lib.sluice_decode, (c.c_int32 * len(ids)).from_buffer(ids), len(ids), skip_special_tokens).decode()
+
+    def apply_chat_template(self, conversation: Iterable[dict[str, Any]], tools: list[dict[str, Any]] | None = None, *,
+                            add_generation_prompt: bool = False, tokenize: bool = True, **kwargs: object) -> list[int] | str:
+        """The token ids of the prompt that the model's chat template makes of messages, or with tokenize=False the prompt's text.
+        `add_generation_prompt`: the prompt ends where the answer begins. kwargs are further variables of the template."""
+        row = {"messages": list(conversation), "tools": tools, "chat_template_kwargs": {**kwargs, "add_generation_prompt": add_generation_prompt}}
+        text = self._bytes(self._lib.sluice_chat_prompt, json.dumps(row).encode()).decode()
+        return self.encode(text, add_special_tokens=False) if tokenize else text
 
     # ---- in memory ----
 
@@ -260,7 +301,7 @@ class Model:
     def _json(self, function: Callable[..., int], *arguments: object) -> dict[str, Any]:
         text = c.c_void_p()
         self._call(function, *arguments, c.byref(text))
-        return json.loads(lib.take_json(text))
+        return json.loads(lib.take(text))
 
 
 def run(model: str | os.PathLike[str], input: str, output: str, *,  # pylint: disable=redefined-builtin
