@@ -1,7 +1,7 @@
-/* engine/data/file.c - see file.h. Owns open, pread and the check that a file stays what it was.
+/* engine/data/file.c - see file.h. Owns open, pread and the check that the file does not change.
  *
- * Note: O_NONBLOCK is there for FIFOs (opening one would wait for a writer);
- * regular files do not heed it. */
+ * Note: O_NONBLOCK keeps open() from waiting for the writer of a FIFO; it has no effect on regular
+ * files. */
 #include "engine/data/file.h"
 
 #include <errno.h>

@@ -1,10 +1,9 @@
 /* engine/data/json.c - see json.h. Owns the grammar, the conversion of numbers and strings, the key
  * set.
  *
- * Refuses recursion: what is open is one byte per level, and the state says what may come next.
- * Note: a string is always copied to the scratch buffer, even without escapes,
- * because the input has no room for its NUL; and digits go through strtod_l, as strtod obeys
- * LC_NUMERIC. */
+ * Refuses recursion: an open container is one byte, and `state` says which tokens may come next.
+ * Note: a string is always copied to the scratch buffer, even without escapes, because the input
+ * has no room for its NUL. Digits go through strtod_l, because strtod obeys LC_NUMERIC. */
 #include "engine/data/json.h"
 
 #include <locale.h>
@@ -66,7 +65,7 @@ static enum json_kind refuse(struct json *j, int64_t at, const char *what)
     return JSON_ERROR;
 }
 
-/* Whatever is not JSON: says what is missing when the text simply stops. */
+/* Invalid JSON; the message says so if the text ends too early. */
 static enum json_kind refuse_syntax(struct json *j, int64_t at)
 {
     return refuse(j, at, at >= j->n_bytes ? "invalid JSON: ends too early" : "invalid JSON");
@@ -112,8 +111,8 @@ static int64_t plain_run(const char *p, int64_t n)
         uint64_t w;
         memcpy(&w, p + i, 8);
         uint64_t quote = w ^ (ones * '"'), slash = w ^ (ones * '\\');
-        // (x - ones) & ~x has a high bit where a byte is zero; bytes below a hit may be wrong, but
-        // a block without any hit is right, and the rest is left to the loop below.
+        // (x - ones) & ~x sets the high bit of a zero byte. Higher bytes after a hit may be
+        // flagged, too, but a block without a hit is right; the loop below finds the exact byte.
         uint64_t hit =
             ((quote - ones) & ~quote) | ((slash - ones) & ~slash) | ((w - ones * 0x20) & ~w) | w;
         if (hit & high)
@@ -188,8 +187,8 @@ static int utf8_put(char *out, int32_t c)
     return 4;
 }
 
-/* The escape at p (its backslash) -> out[4], *n_out. Returns the bytes it took, 0 when it is bad.
- */
+/* Decodes the escape at p (its backslash) into out[4], *n_out. Returns its length, 0 if it is
+ * invalid. */
 static int escape_read(const char *p, int64_t n, char *out, int *n_out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -205,7 +204,7 @@ static int escape_read(const char *p, int64_t n, char *out, int *n_out)
     if (c < 0 || (c >= 0xdc00 && c <= 0xdfff))
         return 0;
     int taken = 6;
-    if (c >= 0xd800 && c <= 0xdbff) { // needs its other half
+    if (c >= 0xd800 && c <= 0xdbff) { // a high surrogate needs a low one
         int32_t low = n >= 12 && p[6] == '\\' && p[7] == 'u' ? hex4(p + 8, n - 8) : -1;
         if (low < 0xdc00 || low > 0xdfff)
             return 0;
@@ -216,8 +215,8 @@ static int escape_read(const char *p, int64_t n, char *out, int *n_out)
     return taken;
 }
 
-/* The string whose opening quote is at pos. Sets str, n_str; leaves pos behind the closing quote.
- */
+/* Reads the string whose opening quote is at pos. Sets str, n_str, and pos to after the closing
+ * quote. */
 static int string_read(struct json *j)
 {
     int64_t at = j->pos + 1, n_out = 0;
@@ -269,7 +268,7 @@ static int64_t digits_end(const struct json *j, int64_t at)
 static int int_from(const char *text, int64_t *out)
 {
     int negative = text[0] == '-';
-    int64_t value = 0; // counted downwards, where the range is larger by one
+    int64_t value = 0; // negative, because that range is larger by one
     for (const char *p = text + negative; *p; p++)
         if (__builtin_mul_overflow(value, 10, &value) ||
             __builtin_sub_overflow(value, *p - '0', &value))

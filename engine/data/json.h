@@ -57,7 +57,7 @@ struct json {
     uint8_t is_object[JSON_DEPTH_MAX];
 };
 
-/* Starts on n_bytes at buf (no NUL needed). `file` opens every message. depth_max: containers that
+/* Starts on n_bytes at buf (no NUL needed). `file` begins every message. depth_max: containers that
  * may be open at once. buf and file must outlive the parser. Cannot fail, allocates nothing. */
 void json_init(struct json *j, const char *buf, int64_t n_bytes, const char *file, int depth_max);
 void json_close(struct json *j);
@@ -65,14 +65,14 @@ void json_close(struct json *j);
 /* The next token. A JSON_ERROR is final: return j->err. */
 enum json_kind json_next(struct json *j);
 
-/* Passes over one value, checking it: after JSON_KEY the member's value, after a BEGIN the rest of
- * that container up to and with its END, after anything else nothing. */
+/* Skips one value, checking its syntax: after JSON_KEY the member's value, after a BEGIN the rest
+ * of that container including its END, after any other token nothing. */
 enum err json_skip(struct json *j);
 
-/* Whether the key or string that j stands on is exactly this text. */
+/* 1: the current key or string is exactly this text. */
 int json_is(const struct json *j, const char *text);
 
-/* Takes the next token, which must be of this kind: ERR_INPUT "FILE: expected KIND, is KIND at byte
+/* Reads the next token, which must be of this kind: ERR_INPUT "FILE: expected KIND, is KIND at byte
  * k". */
 enum err json_expect(struct json *j, enum json_kind kind);
 
@@ -91,7 +91,7 @@ struct json_keys {
     char *text;                   // owned: the keys, one after the other
     int64_t n_text, text_cap;
     uint64_t seed;
-    uint32_t round; // a slot of an earlier round is free, which makes clearing O(1)
+    uint32_t round; // entries of an earlier round are free: clearing is O(1)
 };
 
 void json_keys_init(struct json_keys *k);
@@ -102,7 +102,7 @@ void json_keys_clear(struct json_keys *k);
 enum json_keys_answer { JSON_KEYS_NEW, JSON_KEYS_SEEN, JSON_KEYS_NO_MEMORY };
 enum json_keys_answer json_keys_put(struct json_keys *k, int64_t scope, const char *str,
                                     int64_t n_str);
-/* Adds the key that j stands on; a second time is json_fail(j, "duplicate key ..."). ERR_FIT: no
+/* Adds the current key of j; a second time is json_fail(j, "duplicate key ..."). ERR_FIT: no
  * memory. */
 enum err json_keys_add(struct json_keys *k, struct json *j);
 void json_keys_close(struct json_keys *k);

@@ -1,7 +1,7 @@
-/* engine/data/jsonl.c - see jsonl.h. Owns the window over the file; refuses to look into a line.
+/* engine/data/jsonl.c - see jsonl.h. Owns the window over the file; refuses to interpret a line.
  *
- * Note: an over-long line costs no memory. The pass that finds lines only counts
- * its bytes, and the next line begins behind its newline. */
+ * Note: a line longer than line_max costs no memory. jsonl_next() only counts its bytes, and the
+ * next line begins after its newline. */
 #include "engine/data/jsonl.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #define JSONL_WINDOW_BYTES ((int64_t)256 << 10)
 #endif
 
-/* Files that are text to nobody, by their first bytes. */
+/* Refuses files that are not UTF-8 text, by their first bytes. */
 static enum err check_kind(const struct jsonl *j, const unsigned char *p, int64_t n)
 {
     static const struct {
@@ -36,7 +36,7 @@ static enum err check_kind(const struct jsonl *j, const unsigned char *p, int64_
 /* Fills the window with bytes from `offset` on, as many as it holds. */
 static enum err window_load(struct jsonl *j, int64_t offset)
 {
-    j->n_buf = 0; // of no use should the read fail
+    j->n_buf = 0; // an empty window if the read fails
     int64_t n = min_i64(j->buf_cap, j->file.n_bytes - offset);
     TRY(file_read(&j->file, offset, n, j->buf));
     j->at = offset;
@@ -55,7 +55,7 @@ static enum err window_grow(struct jsonl *j, int64_t cap)
     return OK;
 }
 
-/* The window has just been loaded, behind what `hash` covers. */
+/* Hashes the window just loaded, which begins where `hash` ends. */
 static void window_hash(struct jsonl *j)
 {
     int64_t end = j->at + j->n_buf;
@@ -104,8 +104,8 @@ void jsonl_mark(struct jsonl *j, int64_t n_bytes)
     window_hash(j);
 }
 
-/* Windows of the pass stand at multiples of their size: the hash is a function of the bytes alone.
- */
+/* Windows of the pass begin at multiples of their size, so that the hash depends on the bytes
+ * alone. */
 static enum err window_next(struct jsonl *j)
 {
     TRY(window_load(j, j->at + j->n_buf));

@@ -1,9 +1,9 @@
-/* engine/data/jsonl.h - lines of a text file that somebody else wrote: found in one pass, read
- * again by offset.
+/* engine/data/jsonl.h - finds the lines of a text file in one pass, and reads single lines by
+ * offset.
  *
- * Owns: the open file, one buffer that grows to the longest line (line_max bytes at most), the hash
- * of the file's bytes. Refuses: what a line means; compressed and UTF-16 files (ERR_INPUT
- * says what they look like).
+ * Owns: the open file, one buffer that grows to the longest line (at most line_max bytes), the hash
+ * of the file. Refuses: what a line means; compressed and UTF-16 files (ERR_INPUT names the
+ * format).
  *
  *     jsonl_open(&j, path);
  *     while (jsonl_next(&j, &line, &found) == OK && found) remember(line.offset);
@@ -20,20 +20,20 @@
 struct jsonl {
     struct file file;
     int64_t line_max;   // bytes: a longer line is not read; jsonl_open(): JSONL_LINE_BYTES_MAX
-    uint64_t hash;      // of all bytes, once jsonl_next() found no more
+    uint64_t hash;      // of all bytes, set once jsonl_next() finds no more lines
     int64_t mark_bytes; // jsonl_mark()
-    uint64_t mark_hash; // of the first mark_bytes bytes, once jsonl_next() is past them
+    uint64_t mark_hash; // of the first mark_bytes bytes, set once jsonl_next() is past them
     // Private.
     char *buf; // owned
     int64_t buf_cap;
     int64_t at;     // offset of buf[0] in the file
     int64_t n_buf;  // bytes in buf
-    int64_t pos;    // of jsonl_next: the next byte to look at
+    int64_t pos;    // of jsonl_next: the next byte to read
     int64_t line;   // lines begun so far
     int64_t hashed; // bytes that `hash` covers
 };
 
-/* Where a line is. */
+/* Position of a line. */
 struct jsonl_line {
     int64_t offset;  // of its first byte (a byte order mark is skipped)
     int64_t n_bytes; // without the end of line, be it LF or CR LF
@@ -47,18 +47,18 @@ enum err jsonl_open(struct jsonl *j, const char *path);
 /* Accepts a zeroed or closed one. */
 void jsonl_close(struct jsonl *j);
 
-/* Right after jsonl_open(): the hash of the first n_bytes is wanted as well, as it would be of a
- * file that ends there. More than the file has: it never comes. */
+/* Call right after jsonl_open(): mark_hash becomes the hash of a file that ends after the first
+ * n_bytes. If the file is shorter, mark_hash is never set. */
 void jsonl_mark(struct jsonl *j, int64_t n_bytes);
 
-/* The next line that is not blank, in constant memory; *found 0 at the end. Leave the buffer to it
- * until then: no jsonl_read() in between. */
+/* The next line that is not blank, in constant memory; *found 0 at the end. Do not call
+ * jsonl_read() before the end: both use the same buffer. */
 enum err jsonl_next(struct jsonl *j, struct jsonl_line *line, int *found);
 
-/* Gives back what a long line made the buffer grow by. */
+/* Frees a buffer that a long line has grown. */
 void jsonl_trim(struct jsonl *j);
 
-/* The line at an offset that jsonl_next() gave and did not call too long. *text is not
+/* Reads the line at an offset from jsonl_next(), if the line was not too_long. *text is not
  * NUL-terminated and valid until the next call. ERR_CORRUPT: the file changed; ERR_FIT. */
 enum err jsonl_read(struct jsonl *j, int64_t offset, const char **text, int64_t *n_bytes);
 

@@ -10,7 +10,7 @@ static const char *name_at(const struct names *t, int64_t index)
     return *(const char *const *)((const char *)t->items + index * t->stride);
 }
 
-/* The slot that holds `name`, or the free one where it belongs. */
+/* The hash entry of `name`, or the free entry for it. */
 static uint64_t slot_of(const struct names *t, const char *name)
 {
     uint64_t slot = hash_bytes(name, (int64_t)strlen(name), t->seed) & t->mask;

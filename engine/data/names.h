@@ -1,9 +1,9 @@
-/* engine/data/names.h - looks items of an array up by name, for tables whose names come from a
+/* engine/data/names.h - looks up items of an array by name, for tables whose names come from a
  * file.
  *
- * Owns: the hash slots. Refuses: the items themselves; they are borrowed, must stay where they are,
- * and each begins with a `const char *name`. The seed is random per table: a file that was made to
- * collide costs no more than another. */
+ * Owns: the hash table. Refuses: the items; they are borrowed, must not move, and each begins with
+ * a `const char *name`. The seed is random per table, so that a crafted file cannot cause
+ * collisions. */
 #ifndef ENGINE_DATA_NAMES_H
 #define ENGINE_DATA_NAMES_H
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Letters to insert, delete or change that make b of a. 99: b is longer than 62 bytes. */
+/* Levenshtein distance of a and b in bytes; 99: b is longer than 62 bytes. */
 static int edit_distance(const char *a, const char *b)
 {
     int row[64], n = (int)strlen(b);

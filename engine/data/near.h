@@ -2,8 +2,8 @@
 #ifndef ENGINE_DATA_NEAR_H
 #define ENGINE_DATA_NEAR_H
 
-/* Is `known` a likely meaning of the wrong word: one letter in four differs, at most two? *least is
- * the distance to beat, 0 at first; it becomes that of the nearest word so far. */
+/* 1: `known` may be meant by the misspelled word (edit distance at most 2 and a quarter of the
+ * word), and is nearer than *least (0: no limit yet), which then becomes the distance. */
 int is_near(const char *word, const char *known, int *least);
 
 #endif

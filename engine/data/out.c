@@ -53,9 +53,9 @@ void number_text(char *text, double x)
 {
     char raw[NUMBER_TEXT_BYTES];
     snprintf(raw, sizeof raw, isfinite(x) ? "%.9g" : "null", x);
-    for (const char *p = raw; *p; p++) { // what is no digit, sign or exponent is the locale's point
+    for (const char *p = raw; *p; p++) { // any other character is the locale's decimal point
         int point = isfinite(x) && !strchr("0123456789+-e", *p);
-        if (!point || p[1] == 0 || strchr("0123456789", p[1])) // its last byte, were there several
+        if (!point || p[1] == 0 || strchr("0123456789", p[1])) // its last byte, if it has several
             *text++ = point ? '.' : *p;
     }
     *text = 0;
@@ -112,7 +112,7 @@ static void out_escape(struct out *o, unsigned char c)
 void out_string(struct out *o, const char *p, int64_t n)
 {
     out_text(o, "\"");
-    int64_t start = 0; // of the run that is copied as it is
+    int64_t start = 0; // of the run that needs no escape
     for (int64_t i = 0; i < n;) {
         unsigned char c = (unsigned char)p[i];
         int len = utf8_length((const unsigned char *)p + i, n - i);
