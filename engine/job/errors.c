@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #define LINE_BYTES_MAX ((int64_t)1 << 20) // of an error row: message and custom_id are shorter
-#define MARK           "..."              // stands for values that differ
+#define MARK           "..."              // replaces values that differ
 
 /* ---- one message for many rows ---- */
 
-/* Bytes of the row's own value that begins at p; 0: none begins there. */
+/* Length of the row's own value at p; 0: there is none. */
 static size_t own_value(const char *text, const char *p)
 {
     if (p > text && (isalnum((unsigned char)p[-1]) || p[-1] == '_'))
@@ -33,7 +33,7 @@ static int append(char *to, size_t cap, size_t *n, const char *p, size_t n_p)
     return 1;
 }
 
-/* Changes `pattern` so that it says `message`, too. 0: the two differ in more than values. */
+/* Widens `pattern` to match `message`, too. 0: the two differ in more than values. */
 static int fold(char *pattern, size_t cap, const char *message)
 {
     char folded[sizeof(struct row_error)] = "";
@@ -89,7 +89,7 @@ static void add_line(struct job_error_kind *k, int64_t line)
     k->lines[at] = line;
 }
 
-/* The group of that error, a new one where there is none yet; NULL: there is no room for it. */
+/* The group of this error, made if needed; NULL: no room. */
 static struct job_error_kind *kind_of(struct job_errors *e, const struct row_error *error)
 {
     for (int i = 0; i < e->n_kinds; i++) {
@@ -168,7 +168,7 @@ enum err errors_add_row(struct job_errors *e, int fd, int64_t offset, int64_t n)
     return OK;
 }
 
-/* Text that was cut may end within a character: those bytes are left out. */
+/* Truncated text may end within a character: its last bytes are dropped. */
 static json_t *text_json(const char *text)
 {
     size_t n = strlen(text), cut = 0;

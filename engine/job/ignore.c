@@ -6,7 +6,7 @@
 
 #include "engine/job/request_fields.h"
 
-/* The place of a name, or the place where the name would stand. */
+/* Index of a name, or the index at which it would be inserted. */
 static int place_of(const struct ignore_list *list, const char *name, int *found)
 {
     int at = 0;
@@ -30,8 +30,8 @@ static int add(struct ignore_list *list, const char *name)
     return 1;
 }
 
-/* May the user name it? A name that is close to a field which sluice lacks is a slip of the hand.
- * One that is close to a field which sluice honours may well stand so in the rows. */
+/* May the list have this name? A name close to a field that sluice lacks is a typing error. A name
+ * close to a field that sluice honours is accepted: the rows may have that misspelling. */
 static enum err check_name(const char *name)
 {
     int known, honoured;

@@ -1,5 +1,5 @@
-/* engine/job/job.c - see job.h. Owns rows that are live or done, and what the engine calls; the
- * queue, files, text and the first look at the input stand in job_*.c. */
+/* engine/job/job.c - see job.h. Owns live and finished rows, and the calls of the engine; the
+ * queue, files, text and the scan of the input are in job_*.c. */
 #include "engine/job/job_impl.h"
 
 #include <stdio.h>
@@ -31,7 +31,7 @@ static void live_drop(struct job *job, struct live *l)
     live_free(l);
 }
 
-/* A row that ended. Until its record is confirmed the tokens of earlier passes are kept. */
+/* Removes a row that ended. Its tokens are kept until its record is confirmed. */
 static void live_leave(struct job *job, struct live *l)
 {
     if (!job->on_disk) {
@@ -61,7 +61,7 @@ static enum err too_many_errors(struct job *job)
                 (long long)job->counts.failed, (long long)job->config.max_errors);
 }
 
-/* The record waits for the end of the pass. */
+/* Stages the record until the end of the pass. */
 static enum err stage_row(struct job *job, const struct journal_entry *entry)
 {
     if (job->n_staged == job->staged_cap) {
@@ -185,7 +185,7 @@ enum err job_scored(struct job *job, struct request *r, int pos, const struct he
     return logprobs_put(&l->logprobs, pos + 1, r->tokens[pos + 1], s->target_logit, s);
 }
 
-/* A number that is no number: the model's logits were not either. */
+/* 0: a NaN, because the model's logits were NaN. */
 static int scores_are_numbers(const struct live *l)
 {
     for (int i = 0; i < l->logprobs.n; i++)
@@ -266,7 +266,7 @@ enum err job_finish(struct job *job, struct request *r)
     return finish_live(job, live_of(r));
 }
 
-/* 1: it was waiting, and does not any more. */
+/* Removes the row from the queue. 0: it was not waiting. */
 static int unqueue(struct job *job, const struct live *l)
 {
     if (l == job->peeked) {
@@ -293,7 +293,7 @@ enum err job_fail(struct job *job, struct request *r, const char *code, const ch
 
 /* ---- commits ---- */
 
-/* Records of the tokens that the journal does not know yet. */
+/* Appends records of the confirmed tokens that the journal lacks. */
 static enum err journal_tokens(struct job *job)
 {
     for (struct live *l = job->live; l; l = l->next) {
@@ -311,7 +311,7 @@ static enum err journal_tokens(struct job *job)
     return OK;
 }
 
-/* What is staged becomes the job's. */
+/* Confirms what is staged: its records join the journal's next group. */
 static enum err confirm(struct job *job)
 {
     CHECK(!job->dropped);
@@ -352,12 +352,12 @@ void job_drop_staged(struct job *job)
         job->counts.done--;
     }
     job->n_staged = 0;
-    while (job->left) { // their confirmed tokens are the journal's business again
+    while (job->left) { // live again, so that journal_tokens() records their confirmed tokens
         struct live *l = job->left;
         job->left = l->next;
         job_live_link(job, l);
     }
-    /* What is spilled beyond is overwritten, or cut off by the next run. */
+    /* Bytes spilled beyond the confirmed ones are overwritten, or cut off by the next run. */
     job->lines.n = max_i64(job->confirmed_bytes - job->written_bytes, 0);
     job->written_bytes = min_i64(job->written_bytes, job->confirmed_bytes);
 }
@@ -370,8 +370,8 @@ enum err job_pass_end(struct job *job, int force)
     TRY(files_commit_end(job, 0));
     int64_t now = clock_ns();
     double sync_s = job->config.sync_s > 0 ? job->config.sync_s : JOB_SYNC_S;
-    /* Half of the time to wait, the other half to become durable: a commit that is not when the
-     * next one is due is waited for. Many lines go sooner: the walker would have to write them. */
+    /* A commit begins after half of sync_s and has the other half to become durable: the next one
+     * waits for it. Many lines go sooner, or the walker would have to write them (files_spill). */
     int due = force || (double)(now - job->commit_ns) * 1e-9 >= sync_s / 2;
     int many = job->lines.n > LINES_BYTES_MAX / 2 && !job->committing;
     return due || many ? commit(job, force) : OK;
@@ -456,7 +456,7 @@ static enum err open_steps(struct job *job, struct work *work)
     enum err err = scan_rows(job, work);
     if (!job->on_disk || (err != OK && err != ERR_ROWS))
         return err;
-    char text[1024]; // bad rows are bad whatever the weights say
+    char text[1024]; // error rows depend on no weights: confirm them at once
     snprintf(text, sizeof text, "%s", err_text());
     TRY(job_pass_end(job, 1));
     return err == OK ? OK : fail(err, "%s", text);
@@ -563,11 +563,11 @@ int job_edits_max(const struct job *job)
 
 int64_t job_text_bytes(const struct job *job, const struct work *work)
 {
-    /* What is ready ahead, with one row over: numbers by its tokens, text by its line. */
+    /* Rows parsed ahead, plus one: token ids by tokens_max, text by the longest line. */
     int64_t row = (int64_t)sizeof(struct live) + 4 * work->tokens_max + work->line_bytes_max;
     int64_t ahead = job->requests ? 0 : min_i64(QUEUE_BYTES + row, work->n_rows * row);
-    /* The line, its longest string, and messages as rendered; the lines and records of a commit and
-     * of the one under way. */
+    /* 3 times the longest line: its bytes, its longest string, the rendered messages. 8 times
+     * LINES_BYTES_MAX: lines and records of this commit and of the one under way. */
     return (int64_t)sizeof *job + job->n_rows * (int64_t)sizeof *job->rows +
            3 * work->line_bytes_max + ahead + 8 * LINES_BYTES_MAX +
            JOB_PROMPT_BINS * (int64_t)sizeof *job->by_prompt +

@@ -1,11 +1,9 @@
-/* engine/job/job_commit.c - see job_impl.h. Owns the way of confirmed lines and records to the
- * disk, and the writer: the thread that makes them durable, because the walker would stop for
- * fdatasync.
+/* engine/job/job_commit.c - see job_impl.h. Owns the writing of confirmed lines and records, and
+ * the writer: the thread that makes them durable, so that the walker does not wait for fdatasync.
  *
- * Note: a commit is handed over whole (its bytes change hands by swapping
- * buffers), and the next one is not handed over before it is done. So records never reach the
- * journal before the lines they vouch for, or before the records of an earlier commit, whichever
- * thread writes them. */
+ * Note: a commit is handed over whole (by swapping buffers), and the next one only after it is
+ * done. So a record never reaches the journal before the line it vouches for, or before records of
+ * an earlier commit, whichever thread writes them. */
 #include "engine/job/job_impl.h"
 
 #include <stdio.h>
@@ -33,7 +31,7 @@ enum err files_spill(struct job *job)
     return OK;
 }
 
-/* Lines, then records, each durable before the next. Reads of the job what never changes. */
+/* Writes lines, then records, each durable before the next. Reads only constants of the job. */
 static enum err commit_write(const struct job *job, struct commit *c)
 {
     TRY(write_all(job->partial_fd, job->paths.partial, c->at, c->lines.p, c->lines.n));
@@ -95,7 +93,7 @@ void writer_stop(struct job *job)
     w->started = 0;
 }
 
-/* The commit that was handed over is durable, or failed. */
+/* Accounts for the commit that was handed over: durable, or failed (err). */
 static enum err commit_end(struct job *job, enum err err)
 {
     struct commit *c = &job->commit;
@@ -126,7 +124,7 @@ enum err files_commit_end(struct job *job, int wait)
     return busy ? OK : commit_end(job, err);
 }
 
-/* What is confirmed becomes the commit; the job goes on with the buffers of the last one. */
+/* Moves what is confirmed into the commit; the job continues with the buffers of the last one. */
 static void commit_take(struct job *job)
 {
     struct commit *c = &job->commit;

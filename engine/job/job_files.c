@@ -1,10 +1,10 @@
-/* engine/job/job_files.c - see job_impl.h. Owns the files beside OUT and the order of writes that
- * lets a job be killed anywhere.
+/* engine/job/job_files.c - see job_impl.h. Owns the files beside OUT, and the order of writes that
+ * lets a job be killed at any moment.
  *
- * Note: OUT.journal is also the lock, from before the input is read until after
- * OUT has its name. What stands where when a job is killed: before the first commit nothing counts;
- * until the rename OUT.partial + OUT.journal; after it OUT, and whatever of the others could not be
- * removed is found to say the same. */
+ * Note: OUT.journal is also the lock, from before the input is read until after OUT has its name.
+ * When a job is killed: before the first commit no file counts; until the rename OUT.partial and
+ * OUT.journal count; after it OUT counts, and companions that could not be removed agree with it.
+ */
 #include "engine/job/job_impl.h"
 
 #include <errno.h>
@@ -55,7 +55,7 @@ static enum err paths_fill(struct job *job)
     return OK;
 }
 
-/* What a path cannot be makes it a wrong path; the rest is the disk's fault. */
+/* A path that cannot be used is ERR_USAGE; other errors are the disk's, ERR_IO. */
 static enum err fail_open(const char *path)
 {
     int usage = errno == ENOENT || errno == ENOTDIR || errno == EISDIR || errno == EACCES ||
@@ -71,7 +71,7 @@ static enum err is_foreign(const char *path, const char *out)
                 path, out, job_suffixes[JOB_MANIFEST]);
 }
 
-/* A job's first file is its journal: still empty where the job was killed at once. */
+/* 1: OUT has a journal. A job creates it first, and it is empty if the job was killed at once. */
 static int has_journal(const char *out)
 {
     char path[4200];
@@ -119,8 +119,8 @@ enum err files_sync_dir(const struct job *job)
 
 /* ---- the lock ---- */
 
-/* The file that was locked may have been removed by a job that just ended: then it locks nothing.
- */
+/* 1: the locked file still has its name. A job that just ended may have removed it; then the lock
+ * is void. */
 static int still_there(const struct job *job)
 {
     struct stat mine, named;
@@ -169,7 +169,7 @@ void files_close(struct job *job)
             unlink(p->partial);
         }
         if (job->refused || (fstat(job->journal_fd, &s) == 0 && s.st_size == 0))
-            unlink(p->journal); // made for its lock, never written
+            unlink(p->journal); // created for its lock, never written
         close(job->journal_fd);
     }
     free(p->out);
@@ -189,8 +189,7 @@ static enum err corrupt(const char *path, int64_t at, const char *what)
                 what);
 }
 
-/* The bytes that a record vouches for, read again: are they what was written? What cannot be read
- * is not. */
+/* 1: the line in OUT.partial has the checksum of its record. An unreadable line has not. */
 static int line_is_sound(const struct job *job, const struct journal_entry *e)
 {
     static const int64_t chunk = 1 << 16;
@@ -233,7 +232,7 @@ static enum err entry_row(struct job *job, const struct journal_entry *e)
 static enum err entry_tokens(struct job *job, const struct journal_entry *e)
 {
     struct job_row *row = &job->rows[e->index];
-    if (row->state != ROW_WAITING) { // it was tried again
+    if (row->state != ROW_WAITING) { // the row was run again
         row->state = ROW_WAITING;
         row->n = 0;
         job->superseded = 1;
@@ -276,8 +275,8 @@ static enum err load_entry(void *ctx, const struct journal_entry *e)
     return e->kind == JOURNAL_ROW ? entry_row(job, e) : entry_tokens(job, e);
 }
 
-/* Counts what the journal told. Rows whose lines have changed, and failed rows when they are to be
- * retried, wait again from now on, whatever flags the next run has. */
+/* Counts the rows of the journal. Rows whose lines have changed, and failed rows under
+ * retry_errors, become waiting rows for good, whatever flags the next run has. */
 static enum err count_rows(struct job *job)
 {
     struct job_counts *c = &job->counts;
@@ -309,7 +308,7 @@ static enum err count_rows(struct job *job)
     return OK;
 }
 
-/* Opens OUT.partial. OUT itself takes its place when a retry, or the last rename, was cut short. */
+/* Opens OUT.partial. After an interrupted retry or rename, OUT is renamed back to OUT.partial. */
 static enum err open_partial(struct job *job, int fresh)
 {
     const struct job_paths *p = &job->paths;
@@ -319,12 +318,12 @@ static enum err open_partial(struct job *job, int fresh)
     job->partial_fd = open(p->partial, flags, 0666);
     if (job->partial_fd < 0 && errno == ENOENT && rename(p->out, p->partial) == 0)
         job->partial_fd = open(p->partial, flags, 0666);
-    if (job->partial_fd < 0 && errno == ENOENT) // nothing committed, or corrupt: the journal knows
+    if (job->partial_fd < 0 && errno == ENOENT) // nothing committed, or lost: the journal knows
         job->partial_fd = open(p->partial, flags | O_CREAT, 0666);
     return job->partial_fd < 0 ? fail_open(p->partial) : OK;
 }
 
-/* Whatever a half-read journal told is forgotten. */
+/* Resets what a partly read journal has set. */
 static void forget_rows(struct job *job)
 {
     journal_close(&job->journal);
@@ -353,7 +352,7 @@ static enum err start_fresh(struct job *job)
     return journal_create(&job->journal, job->journal_fd, job->paths.journal, job->id);
 }
 
-/* Reads what is committed. *empty: nothing is, not even a journal. */
+/* Reads the committed state. *empty 1: there is none, not even a journal. */
 static enum err resume(struct job *job, int *empty)
 {
     struct stat s;
@@ -361,7 +360,7 @@ static enum err resume(struct job *job, int *empty)
     if (*empty)
         return OK;
     TRY(open_partial(job, 0));
-    /* What a failed fsync left in the page cache must not be taken for what is on the disk. */
+    /* Drop cached pages: after a failed fsync they may differ from the disk. */
     posix_fadvise(job->partial_fd, 0, 0, POSIX_FADV_DONTNEED);
     posix_fadvise(job->journal_fd, 0, 0, POSIX_FADV_DONTNEED);
     struct journal_reader reader = {.entry = load_entry, .ctx = job};
@@ -379,7 +378,7 @@ static enum err resume(struct job *job, int *empty)
 
 /* ---- OUT that was complete, with rows to retry ---- */
 
-/* Is the line an error row, and of which line of the input? If not: *tokens of output. */
+/* 1: the line is an error row, of line *line of the input. Else: *tokens of output. */
 static int is_error_row(const char *text, int64_t n, int64_t *line, uint32_t *tokens)
 {
     json_error_t why;
@@ -409,8 +408,8 @@ static int64_t row_by_line(const struct job *job, int64_t line)
     return low < job->n_rows && job->rows[low].line == line ? low : -1;
 }
 
-/* One pass over OUT. mark: error rows are found by their line. Else: every line gets its record;
- * the lines without error belong to the rows that are not marked, in order. */
+/* One pass over OUT. mark 1: marks the rows of error lines as failed. mark 0: appends a record for
+ * every line; lines without error belong to the rows that are not marked, in order. */
 static enum err reopen_pass(struct job *job, struct jsonl *find, struct jsonl *text, int mark)
 {
     int64_t next = 0;
@@ -472,7 +471,7 @@ static enum err reopen_journal(struct job *job)
     return err;
 }
 
-/* OUT becomes OUT.partial again, with a journal that says what stands in it. */
+/* Turns OUT into OUT.partial again, with a journal of its lines. */
 static enum err reopen(struct job *job)
 {
     int empty;
@@ -483,7 +482,7 @@ static enum err reopen(struct job *job)
     enum err err = reopen_journal(job);
     if (err == OK)
         err = journal_commit(&job->journal);
-    if (err != OK) { // OUT is as it was, and the manifest says so
+    if (err != OK) { // OUT and its manifest are unchanged
         if (ftruncate(job->journal_fd, 0) != 0)
             log_line(LOG_WARN, "%s: %s", job->paths.journal, strerror(errno));
         return err;
@@ -495,7 +494,7 @@ static enum err reopen(struct job *job)
     return files_sync_dir(job);
 }
 
-/* ---- what is there ---- */
+/* ---- what exists ---- */
 
 static enum err out_changed(const struct job *job)
 {
@@ -524,14 +523,14 @@ static enum err already_complete(struct job *job, const struct manifest_end *end
     return files_remove(job);
 }
 
-/* The run that planned first decided which prompts are too long. Error rows that are asked for
- * again are not bound by it: no other row depends on it. */
+/* Keeps the prompt limit of the run that planned first. Under retry_errors it does not bind failed
+ * rows: no other row depends on it. */
 static void keep_cap(struct job *job, const struct manifest_end *end)
 {
     if (!end->found || end->prompt_cap < 0 || job->cap_fixed || job->config.retry_errors)
         return;
     if (end->prompt_cap == 0 && end->grown)
-        return; // nobody has planned for the prompts that came since
+        return; // no run has planned for the added prompts yet
     job->config.prompt_cap = end->prompt_cap;
     job->cap_fixed = 1;
     if (end->prompt_cap > 0)
@@ -540,7 +539,7 @@ static void keep_cap(struct job *job, const struct manifest_end *end)
                  (long long)end->prompt_cap);
 }
 
-/* Is OUT what was written? */
+/* OK: OUT has the size and checksum of the manifest. */
 enum err files_check_out(const struct job *job, const struct manifest_end *end)
 {
     char buf[1 << 16];
@@ -559,7 +558,7 @@ enum err files_check_out(const struct job *job, const struct manifest_end *end)
     return same ? OK : out_changed(job);
 }
 
-/* OUT is complete, of this job or of one that has become it. */
+/* OUT is complete, of this job or of this job before rows were added. */
 static enum err open_complete(struct job *job, const struct manifest_end *end)
 {
     int retry = job->config.retry_errors && end->failed > 0;
@@ -570,7 +569,7 @@ static enum err open_complete(struct job *job, const struct manifest_end *end)
             TRY(manifest_write(job, end));
         return already_complete(job, end);
     }
-    TRY(files_check_out(job, end)); // it becomes part of the answer again
+    TRY(files_check_out(job, end)); // its lines are used again
     return reopen(job);
 }
 

@@ -9,15 +9,15 @@
  *     job_out.c       OUT, made of lines that were verified
  *     job_manifest.c  OUT.job.json
  *
- * Threads. All is the walker's, but for what the reader and the writer are handed: numbers of rows,
- * a commit. Of the rest they read only what stays as it is while the line is walked.
+ * Threads. The walker owns everything except what it hands to the reader (row numbers) and the
+ * writer (a commit). Of the rest these two read only what stays constant after job_begin().
  *
- * The barrier. What a pass gives is *staged*: the lines of rows that ended stand at the end of
- * OUT.partial's bytes (in `lines`, or spilled behind what is durable), their records in `staged`,
- * the tokens of live rows in their requests behind n_confirmed. Nothing staged is ever in
- * OUT.journal, and bytes of OUT.partial that no record vouches for do not exist for a run that
- * resumes. job_pass_end() confirms: records go to the journal's group, tokens count; from then on a
- * commit writes them. job_drop_staged() forgets. */
+ * The barrier. The results of a pass are *staged*: lines of rows that ended are the last bytes of
+ * OUT.partial (in `lines`, or written beyond the durable bytes), their records are in `staged`,
+ * tokens of live rows in their requests after n_confirmed. OUT.journal never has staged results,
+ * and a resumed run ignores bytes of OUT.partial without a record. job_pass_end() confirms: records
+ * join the journal's group, tokens count, and the next commit writes them. job_drop_staged() drops
+ * them. */
 #ifndef ENGINE_JOB_JOB_IMPL_H
 #define ENGINE_JOB_JOB_IMPL_H
 
@@ -32,18 +32,18 @@
 enum row_state {
     ROW_SKIPPED, // another shard's
     ROW_WAITING,
-    ROW_LIVE, // taken, or about to be
+    ROW_LIVE, // held by the engine, or about to be
     ROW_OK,
     ROW_FAILED,
-    ROW_LOST, // done, but its line is not what was written: waits again once the journal is read
+    ROW_LOST, // done, but its line has changed: waits again once the journal is read
 };
 
-/* 32 bytes for each row of the input, whatever the row holds. */
+/* One row of the input, in 32 bytes. */
 struct job_row {
     int64_t offset;      // of its line in the input; -n: the line has n bytes, more than line_max
     uint64_t place : 60; // done: offset of its line in OUT.partial
     uint64_t state : 4;  // enum row_state
-    uint32_t n;          // done: bytes of that line. waiting: 1 + its place in resumed[], or 0
+    uint32_t n;          // done: bytes of that line. waiting: 1 + its index in resumed[], or 0
     uint32_t line;       // line number in the input
     uint32_t crc;        // done: CRC32C of that line
     uint32_t tokens;     // done: output tokens
@@ -54,17 +54,17 @@ struct resumed {
     int64_t row;
     int32_t *ids; // owned
     int64_t n, cap;
-    struct work_row lengths; // of the row, when it is still to do; cap 0: it is not
+    struct work_row lengths; // of the row if it is still to do; cap 0: it is not
 };
 
-/* A request on its way. `request` comes first: the engine holds pointers to it. */
+/* A request in progress. `request` is the first member: the engine holds pointers to it. */
 struct live {
     struct request request;
-    struct live *next, *prev; // all that are live, peeked or requeued; or those that left
+    struct live *next, *prev; // in job.live (live, peeked and requeued rows) or job.left
     struct live *next_requeued;
     int64_t row;               // in job.rows
-    int n_journaled;           // tokens (prompt included) that the journal knows
-    int n_confirmed;           // of those that a pass confirmed
+    int n_journaled;           // tokens (prompt included) with a record in the journal
+    int n_confirmed;           // tokens (prompt included) that a pass confirmed
     const char *finish_reason; // set once a stop rule holds
     struct detokenizer detok;
     struct out text;    // output so far
@@ -73,73 +73,73 @@ struct live {
     struct logprobs logprobs;
 };
 
-/* What an error row says. */
+/* A bad row and its error. */
 struct bad_row {
     struct request request; // as request_parse() left it
     struct row_error error;
 };
 
-/* A row on its way to the head of the queue, and what is made of it. */
+/* A row between the input and the head of the queue, and what the reader made of it. */
 struct ready {
     int64_t row;
     struct resumed *from; // borrowed: tokens of an earlier run, or NULL
     struct live *live;    // owned; NULL: the row is bad
-    struct bad_row *bad;  // owned; NULL: it is not
+    struct bad_row *bad;  // owned; NULL: the row is good
     int64_t n_bytes;
 };
 
-/* What is ready ahead of the walker: at most QUEUE_ROWS rows, and QUEUE_BYTES with the one over. */
+/* Limits of rows parsed ahead of the walker; the last of them may exceed QUEUE_BYTES. */
 #define QUEUE_ROWS  1024
 #define QUEUE_BYTES ((int64_t)1 << 20)
 
 struct reader {
     pthread_t thread;
     int started;
-    pthread_mutex_t lock; // guards what follows; slots from n_made on are the reader's
+    pthread_mutex_t lock; // guards the fields below; ring entries from n_made on are the reader's
     pthread_cond_t work, made;
-    int64_t n_asked, n_made, n_taken; // rows ever
-    int64_t n_bytes;                  // of rows made and not taken
-    int64_t most_rows, most_bytes;    // that were made and not taken
+    int64_t n_asked, n_made, n_taken; // rows since the start
+    int64_t n_bytes;                  // of rows made, not yet used
+    int64_t most_rows, most_bytes;    // maxima of rows made, not yet used
     int stop;
-    enum err err; // reading ended at row n_made
+    enum err err; // why reading ended at row n_made
     char text[1024];
     struct ready ring[QUEUE_ROWS];
 };
 
-/* What becomes durable together. */
+/* Lines and records that become durable together. */
 struct commit {
-    struct out lines;             // owned: they stand in OUT.partial from
-    int64_t at;                   // on
-    int sync_lines;               // there is something to sync in OUT.partial
+    struct out lines;             // owned
+    int64_t at;                   // offset of these lines in OUT.partial
+    int sync_lines;               // 1: OUT.partial has bytes to sync
     struct journal_group records; // owned
-    int64_t n_rows;               // that are done with it
+    int64_t n_rows;               // rows that this commit makes durable
     int64_t done_ns;
 };
 
 struct writer {
     pthread_t thread;
     int started;
-    pthread_mutex_t lock; // guards what follows
+    pthread_mutex_t lock; // guards the fields below
     pthread_cond_t changed;
-    int busy; // job.commit is the writer's
+    int busy; // 1: the writer uses job.commit
     int stop;
     enum err err; // of the last commit
     char text[1024];
 };
 
-/* Sums over blocks of rows, so that a change of the input can be named by its line. */
+/* Checksums of blocks of rows, to locate a changed line of the input. */
 #define INPUT_MARKS 512
 struct input_marks {
     int64_t every, n_rows; // rows in a block (the last may have fewer); rows in all
     uint32_t sums[INPUT_MARKS];
 };
 
-/* The input as the last run of this job saw it, and what the scan finds of it. */
+/* The input of the last run of this job, and how the present input differs. */
 struct old_input {
     int64_t n_bytes; // -1: there was none
     struct input_marks marks;
-    uint32_t sum;                            // of the block under way
-    int64_t block_line, first_bad, last_bad; // lines: of its first row; of the first bad block
+    uint32_t sum;                            // of the current block
+    int64_t block_line, first_bad, last_bad; // lines: the block's first; of the first bad block
 };
 
 struct job_paths {
@@ -148,9 +148,9 @@ struct job_paths {
 
 /* What OUT.job.json says about the end of the job. */
 struct manifest_end {
-    int found; // there is a manifest, and it is of this very job, or of one that became it:
-    int grown; // rows were added, or flags changed that only admit more rows
-    uint64_t journal_id; // of the journal
+    int found; // 1: there is a manifest of this job, or (grown) of an earlier form of the job
+    int grown; // 1: rows were added since then, or flags changed that only admit more rows
+    uint64_t journal_id; // the id in the journal's header
     int complete;
     int64_t ok, failed, out_bytes;
     int64_t out_tokens, ended_unix_s;
@@ -168,7 +168,7 @@ struct job {
     int64_t n_rows, rows_cap;
 
     int64_t next_row, next_resumed; // cursors of the queue
-    int64_t n_waiting, n_live;      // rows neither taken nor done; rows taken
+    int64_t n_waiting, n_live;      // rows in the queue; rows that the engine holds
     struct live *live;              // owned list
     struct live *peeked;            // the head of the queue, parsed
     struct live *requeued;
@@ -178,44 +178,44 @@ struct job {
     int on_disk;  // there is an OUT
     int complete; // OUT was complete when the job was opened
     struct job_paths paths;
-    struct standing out_was; // what stood at OUT when the job was opened
-    int fresh;               // this run began the job, and took nobody's place
+    struct standing out_was; // the file at OUT when the job was opened
+    int fresh;               // this run began the job, and there was no OUT
     int refused;             // see job_refused()
     char *identity;          // owned: "key=value" lines, all that must be equal to resume
-    uint64_t id;             // of the journal: hash of the identity under which it was begun
+    uint64_t id;             // the journal's id: hash of the identity with which it was begun
     struct input_marks marks;
     struct old_input old;
     int64_t started_unix_s; // this run, by the wall clock
     int journal_fd, partial_fd;
     struct journal journal;
-    int64_t partial_bytes;        // durable, and verified
-    int64_t written_bytes;        // with what was written or handed to the writer behind them
-    struct out lines;             // to be written behind those
-    int64_t confirmed_bytes;      // of OUT.partial with `lines` behind it
+    int64_t partial_bytes;        // durable and verified bytes of OUT.partial
+    int64_t written_bytes;        // partial_bytes, and bytes written or handed to the writer since
+    struct out lines;             // to be written at written_bytes
+    int64_t confirmed_bytes;      // confirmed bytes of OUT.partial and `lines`
     struct journal_entry *staged; // owned: records of rows that ended since the last confirmation
     int64_t n_staged, staged_cap;
-    struct live *left;    // owned list: of those rows, until their records are confirmed
+    struct live *left;    // owned list: rows with staged records, until these are confirmed
     int dropped;          // job_drop_staged(): only job_close() may follow
-    int64_t pending_rows; // confirmed, not yet durable
+    int64_t pending_rows; // rows confirmed, not yet durable
     int64_t commit_ns;    // when the last commit was begun
     int committing;       // `commit` was handed to the writer
     struct commit commit;
     struct writer writer;
     int begun; // job_begin()
     struct reader reader;
-    int superseded;     // OUT.partial holds lines that are not part of OUT
-    int broken;         // a write failed: nothing more is written
+    int superseded;       // OUT.partial holds lines that are not part of OUT
+    int broken;           // a write failed: nothing more is written
     double predicted_s;   // < 0: not known
     char plan_flags[512]; // "": not known
     int edits_max;
-    struct work *by_prompt; // owned: [JOB_PROMPT_BINS] of the work, by length of the prompt
-    int cap_fixed;          // config.prompt_cap is the job's for good
+    struct work *by_prompt; // owned: [JOB_PROMPT_BINS] the work by prompt length
+    int cap_fixed;          // config.prompt_cap is final
     struct lengths {
         struct work_row *rows; // owned: [n] as in struct work
         int64_t n, cap, n_seen;
-        int64_t n_begun; // of the job's rows, by now
+        int64_t n_begun; // rows begun so far
         int stride;
-        int n_before; // of the row seen last: its first tokens
+        int n_before; // of before[]: the first tokens of the row scanned last
         int32_t before[PLAN_SHARED_TOKENS];
     } lengths;
     struct job_counts counts;
@@ -230,44 +230,43 @@ static inline struct live *live_of(struct request *r)
 }
 
 /* ---- job.c ---- */
-/* Into the list of those that are live. */
+/* Adds a row to job->live. */
 void job_live_link(struct job *job, struct live *l);
-/* The row failed before it was live: error line, counts. r: as request_parse left it. */
+/* Fails a row: writes its error line, counts it. r: as request_parse() left it. */
 enum err job_row_failed(struct job *job, int64_t row, const struct request *r,
                         const struct row_error *error);
 /* Checks that need the job: prompt_cap, the eviction budget. ERR_ROW. */
 enum err job_row_check(const struct job *job, const struct request *r, struct row_error *error);
-/* A row that was done is to run again: its record, and its place in the queue. ERR_FIT. */
+/* Sets a finished row back to waiting, with a record in the journal. ERR_FIT. */
 enum err job_row_again(struct job *job, int64_t row);
 
 /* ---- job_queue.c ---- */
 /* ERR_FIT: no thread. */
 enum err reader_start(struct job *job);
-/* Once the row at hand is made; frees what was not taken. Nothing when it was not started. */
+/* Waits for its current row; frees rows that were not used. Nothing if it was not started. */
 void reader_stop(struct job *job);
 
 /* ---- job_live.c ---- */
-/* Takes the contents of *r over. Known tokens are replayed: a row that they already end has its
- * finish_reason set. NULL: no memory. */
+/* A live row with the contents of *r. Known tokens are replayed; if they already end the row,
+ * finish_reason is set. NULL: no memory. */
 struct live *live_new(const struct job *job, struct request *r, int64_t row);
 void live_free(struct live *l);
-/* A known token becomes text; stop rules. Sets finish_reason. ERR_FIT. */
+/* Appends the text of a token and applies the stop rules, which set finish_reason. ERR_FIT. */
 enum err live_feed(const struct job *job, struct live *l, int32_t id);
-/* The rest of the text, once finished. */
+/* Appends the rest of the text of a finished row. */
 enum err live_end(const struct job *job, struct live *l);
-/* Gives new text to the callback. last: nothing is held back. */
+/* Passes new text to the callback. last 1: holds nothing back. */
 void live_stream(const struct job *job, struct live *l, int last);
 
 /* ---- job_scan.c ---- */
-/* Finds the rows of the input; the hash of its bytes stands in job->in. */
+/* Finds the rows of the input; job->in has the hash of its bytes. */
 enum err scan_index(struct job *job);
-/* An input whose rows all fail because they are no JSON, or because the model has no tokenizer, is
- * a wrong file or a wrong model: ERR_INPUT, before anything is written. The first other row ends
- * the look. */
+/* ERR_INPUT if every row fails because it is not JSON, or is text and the model has no tokenizer: a
+ * wrong file or model is reported before anything is written. Stops at the first other row. */
 enum err scan_wrong_file(struct job *job);
-/* Looks at every row once; bad ones that are to do become error rows. */
+/* Parses every row once; bad rows still to do become error rows. */
 enum err scan_rows(struct job *job, struct work *work);
-/* Adds a row to what is to be done. ERR_FIT. */
+/* Adds a row to *work. ERR_FIT. */
 enum err work_add(struct job *job, struct work *work, const struct request *r, int64_t line_bytes,
                   struct resumed *resumed); // NULL: no earlier run began it
 void work_end(const struct job *job, struct work *work);
@@ -277,12 +276,12 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
 /* ---- job_files.c ---- */
 /* Locks OUT's companions, before the input is read. */
 enum err files_lock(struct job *job);
-/* Finds out what is there: nothing, a job to resume, a complete OUT. After scan_index(). */
+/* Opens what exists: nothing, a job to resume, or a complete OUT. After scan_index(). */
 enum err files_open(struct job *job);
-/* Leftovers of a job whose OUT is there go, the journal last: it is the lock. */
+/* Removes the companions of a complete OUT, the journal last: it is the lock. */
 enum err files_remove(struct job *job);
 enum err files_check_out(const struct job *job, const struct manifest_end *end);
-/* Closes, unlocks; leaves no empty journal behind. */
+/* Closes, unlocks; removes an empty journal. */
 void files_close(struct job *job);
 /* Makes a rename in OUT's directory durable. ERR_IO. */
 enum err files_sync_dir(const struct job *job);
@@ -290,24 +289,24 @@ enum err files_sync_dir(const struct job *job);
 /* ---- job_commit.c ---- */
 /* ERR_FIT: no thread. */
 enum err writer_start(struct job *job);
-/* Once a commit under way is done. Nothing when it was not started. */
+/* Stops the writer after its current commit. Does nothing if it was not started. */
 void writer_stop(struct job *job);
-/* Lines, then records, each durable before the next. Nothing is staged. Waits for the commit before
- * it, whose error is returned. wait 0: the writer does it, and files_commit_end() tells the end. */
+/* Commits lines, then records, each durable before the next; nothing may be staged. Waits for the
+ * commit before and returns its error. wait 0: the writer commits, see files_commit_end(). */
 enum err files_commit(struct job *job, int wait);
-/* The end of a commit under way, if there is one: its error. wait 0: unless it is not done yet. */
+/* Waits for the commit under way, if any, and returns its error. wait 0: OK if it is not done. */
 enum err files_commit_end(struct job *job, int wait);
-/* Gives the memory of `lines` back: they are written, not vouched for. ERR_IO. */
+/* Writes `lines` without records, to free their memory. ERR_IO. */
 enum err files_spill(struct job *job);
 
 /* ---- job_out.c ---- */
-/* All rows are done: OUT. ERR_CORRUPT: lines of OUT.partial have changed; their rows wait again. */
+/* Makes OUT. ERR_CORRUPT: lines of OUT.partial have changed; their rows wait again. */
 enum err out_complete(struct job *job);
 
 /* ---- job_manifest.c ---- */
-/* job->old, of the manifest that is there. Before scan_index(). */
+/* Sets job->old from an existing manifest. Before scan_index(). */
 enum err manifest_old_input(struct job *job);
-/* job->identity and job->id. After scan_index(). ERR_FIT. */
+/* Sets job->identity and job->id. After scan_index(). ERR_FIT. */
 enum err manifest_identity(struct job *job);
 /* Hash of job->identity. */
 uint64_t manifest_id(const struct job *job);

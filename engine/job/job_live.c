@@ -1,7 +1,7 @@
 /* engine/job/job_live.c - see job_impl.h. Owns the text of one live row and the rules that end it.
  *
- * Note: everything here is a function of the tokens alone, so a row that comes
- * back from the queue or from an earlier run only has to be fed its tokens again. */
+ * Note: everything here is a function of the tokens alone, so a requeued or resumed row only has to
+ * be fed its tokens again. */
 #include "engine/job/job_impl.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static enum err text_begin(const struct job *job, struct live *l)
     return OK;
 }
 
-/* First place where a stop string stands that ends behind `from`; -1: none. */
+/* Offset of the first stop string that ends after `from`; -1: none. */
 static int64_t find_stop(const struct live *l, int64_t from)
 {
     const struct request *r = &l->request;
@@ -79,7 +79,7 @@ static int is_stop_id(const struct job *job, const struct request *r, int32_t id
     return 0;
 }
 
-/* n_tokens as it was after `id` came: on replay the row knows more already. */
+/* n_tokens: tokens up to and including `id`; on replay the row has more. */
 static enum err feed_token(const struct job *job, struct live *l, int32_t id, int n_tokens)
 {
     const struct request *r = &l->request;
@@ -93,7 +93,7 @@ static enum err feed_token(const struct job *job, struct live *l, int32_t id, in
     if (cut >= 0) {
         l->text.n = cut;
         l->finish_reason = "stop";
-        l->detok.n_pending = 0; // belongs to what was cut
+        l->detok.n_pending = 0; // belongs to the cut text
     } else if (n_tokens == r->n_cap) {
         l->finish_reason = "length";
     }
@@ -135,8 +135,8 @@ static enum err replay(const struct job *job, struct live *l)
     }
     if (!l->finish_reason || !r->logprobs)
         return OK;
-    /* It is over, but its log-probabilities are not known. Without its last token the row goes over
-     * the line once more, scores the others and samples this one again. */
+    /* The row is finished, but its log-probabilities are unknown. Without its last token the row
+     * runs once more, scores the others and samples this one again. */
     l->finish_reason = NULL;
     r->n_tokens--;
     TRY(text_begin(job, l));

@@ -1,5 +1,5 @@
-/* engine/job/job_manifest.c - see job_impl.h. Owns OUT.job.json: whose job this is, in words that a
- * person can read, so that a difference can be named.
+/* engine/job/job_manifest.c - see job_impl.h. Owns OUT.job.json: the identity of the job as
+ * readable keys, so that messages can name a difference.
  *
  * Note: the path of the input is stored for people; its size and hash are compared. */
 #include "engine/job/job_impl.h"
@@ -49,7 +49,7 @@ static int next_line(const char **at, char *key, char *value, size_t cap)
     return 1;
 }
 
-/* Lines of the fingerprint whose keys are not there yet: a key names one thing. */
+/* Adds the lines of the fingerprint whose keys are new. */
 static void add_fingerprint(struct out *o, const char *at)
 {
     char key[LINE_BYTES], value[LINE_BYTES], seen[LINE_BYTES], ignored[LINE_BYTES];
@@ -157,8 +157,7 @@ static void out_end(struct out *o, const struct manifest_end *end, const struct 
     out_entry(o, "ended_unix_s", end->ended_unix_s);
 }
 
-/* prompt_cap decides which rows are errors, and no identity has it: a sum tells that it is as the
- * job wrote it. */
+/* Checksum of prompt_cap, which decides which rows are errors and is not part of the identity. */
 static void cap_check(const char *journal_id, int64_t cap, char check[16])
 {
     char text[64];
@@ -192,7 +191,7 @@ static void manifest_text(const struct job *job, const struct manifest_end *end,
         out_text(o, "null");
     out_text(o, ",\n");
     out_pair(o, "  ", "plan_flags", job->plan_flags);
-    out_text(o, ",\n  \"prompt_cap\": "); // 0: none; null: nobody has planned yet
+    out_text(o, ",\n  \"prompt_cap\": "); // 0: none; null: no run has planned yet
     if (job->cap_fixed) {
         char check[16];
         out_int(o, job->config.prompt_cap);
@@ -240,7 +239,7 @@ enum err manifest_write(const struct job *job, const struct manifest_end *end)
 
 /* ---- in ---- */
 
-/* The manifest as a tree, which the caller gives back. *root NULL: there is none, or it is none. */
+/* The manifest as a tree, which the caller frees. *root NULL: no file, or not JSON. */
 static enum err read_tree(const struct job *job, json_t **root, int *found)
 {
     char *text;
@@ -260,7 +259,7 @@ static enum err read_tree(const struct job *job, json_t **root, int *found)
     return OK;
 }
 
-/* A number of an identity's strings; -1: it is none. */
+/* A number among the strings of the identity; -1: missing, or not a number. */
 static int64_t count_of(const json_t *identity, const char *key)
 {
     const char *text = json_string_value(json_object_get(identity, key));
@@ -306,7 +305,7 @@ static enum err differs(const struct job *job, const char *key, const char *was,
                 job->paths.manifest, key, was, is);
 }
 
-/* The input is not what it was, nor that with rows behind it: where? */
+/* The input has changed, and not only by added rows: reports where. */
 static enum err input_differs(const struct job *job)
 {
     const struct old_input *old = &job->old;
@@ -330,7 +329,7 @@ static enum err input_differs(const struct job *job)
                 job->paths.manifest, job->config.in_path, what);
 }
 
-/* *grown: bytes stand behind the old input, which is the beginning of this one, in whole lines. */
+/* OK: the input is unchanged, or (*grown 1) the old input plus added lines. */
 static enum err compare_input(const struct job *job, const json_t *identity, int *grown)
 {
     const char *hash = json_string_value(json_object_get(identity, "input_hash"));
@@ -348,7 +347,7 @@ static enum err compare_input(const struct job *job, const json_t *identity, int
     return ends[0] == '\n' || ends[1] == '\n' ? OK : input_differs(job);
 }
 
-/* Other fields are ignored than before. */
+/* ignore_fields differs. OK: names were added, together with retry_errors. */
 static enum err admit_fields(const struct job *job, const char *was, const char *is)
 {
     const struct ignore_list *now = &job->config.defaults.ignore;
@@ -390,8 +389,8 @@ static enum err admit(const struct job *job, const char *key, const char *was, c
                                              : differs(job, key, was, is);
 }
 
-/* What the key of a job's identity was. Before --ignore-fields there was --unknown-fields: `error`
- * ignored nothing. NULL: the key was not there. */
+/* The value of a key in the old identity; NULL: missing. Older versions had --unknown-fields in
+ * place of --ignore-fields; its `error` ignored nothing. */
 static const char *value_of(const json_t *identity, const char *key)
 {
     const char *was = json_string_value(json_object_get(identity, key));
@@ -427,7 +426,7 @@ static enum err compare(const struct job *job, const json_t *identity, int *grow
         return OK;
     const char *name;
     json_t *was;
-    json_object_foreach((json_t *)identity, name, was) // one that is not ours any more
+    json_object_foreach((json_t *)identity, name, was) // a key that this version lacks
     {
         int ours = 0;
         for (at = job->identity; !ours && next_line(&at, key, value, sizeof key);)

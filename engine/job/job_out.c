@@ -1,8 +1,8 @@
-/* engine/job/job_out.c - see job_impl.h. Owns OUT: made of the lines that the journal's checksums
- * vouch for, byte for byte, or not made.
+/* engine/job/job_out.c - see job_impl.h. Owns OUT: made of lines that match the journal's
+ * checksums, byte for byte, or not made.
  *
- * Note: what is compared is what is written. OUT.partial has been open for as long
- * as the job ran, and anything may have happened to it since the lines were committed. */
+ * Note: the bytes that are compared are the bytes that are written. OUT.partial was open during the
+ * whole job, and may have been changed since the lines were committed. */
 #include "engine/job/job_impl.h"
 
 #include <errno.h>
@@ -16,22 +16,22 @@
 
 #define WINDOW_BYTES ((int64_t)1 << 20)
 
-/* OUT under way. */
+/* OUT while it is made. */
 struct making {
     struct job *job;
-    int fd;       // of the new file; -1: lines are only looked at
+    int fd;       // of the new file; -1: lines are only checked
     char *window; // owned: [WINDOW_BYTES] bytes of OUT.partial from `at` on
     int64_t at, n;
-    int64_t written;    // bytes of the new file, job->lines behind them
-    int64_t n_lost;     // rows whose lines are not what they were
+    int64_t written;    // bytes of the new file, without job->lines
+    int64_t n_lost;     // rows whose lines have changed
     uint32_t lost_line; // of the first of them
     uint32_t crc;       // of the bytes of OUT
-    int read_errno;     // of OUT.partial, where it could not be read at all; 0: it could
+    int read_errno;     // of a failed read of OUT.partial; 0: none failed
 };
 
 static enum err flush(struct making *m)
 {
-    struct out *lines = &m->job->lines; // empty while OUT is made: its room serves as buffer
+    struct out *lines = &m->job->lines; // empty while OUT is made: used as buffer
     if (lines->failed)
         return fail(ERR_FIT, "no memory to copy rows");
     TRY(write_all(m->fd, m->job->paths.tmp, m->written, lines->p, lines->n));
@@ -41,7 +41,7 @@ static enum err flush(struct making *m)
     return OK;
 }
 
-/* Where the run of rows ends that lie one behind the other from row k on. */
+/* End of the contiguous lines in OUT.partial that begin with the line of row k. */
 static int64_t run_end(const struct job *job, int64_t k)
 {
     int64_t end = (int64_t)job->rows[k].place;
@@ -56,8 +56,8 @@ static int64_t run_end(const struct job *job, int64_t k)
     return end;
 }
 
-/* Bytes of OUT.partial at `at`, as many as there are up to `end`. 0: none, or they cannot be read.
- */
+/* Sets *p to bytes of OUT.partial at `at` and returns how many there are, up to `end`. 0: none, or
+ * a read error. */
 static int64_t look(struct making *m, int64_t at, int64_t end, const char **p)
 {
     if (at < m->at || at >= m->at + m->n) {
@@ -73,7 +73,7 @@ static int64_t look(struct making *m, int64_t at, int64_t end, const char **p)
     return min_i64(m->at + m->n, end) - at;
 }
 
-/* One line. *sound 0: it is not what was written. */
+/* Checks one line and copies it if there is a new file. *sound 0: the line has changed. */
 static enum err make_row(struct making *m, const struct job_row *row, int64_t end, int *sound)
 {
     uint32_t crc = 0;
@@ -95,7 +95,7 @@ static enum err make_row(struct making *m, const struct job_row *row, int64_t en
     return OK;
 }
 
-/* All rows, in input order. Those whose lines have changed are ROW_LOST after it. */
+/* All rows, in input order. Rows whose lines have changed become ROW_LOST. */
 static enum err make_rows(struct making *m)
 {
     struct job *job = m->job;
@@ -120,7 +120,7 @@ static enum err make_rows(struct making *m)
     return m->fd >= 0 ? flush(m) : OK;
 }
 
-/* Rows that are lost are to do again, also for a run that resumes. */
+/* Sets lost rows back to waiting, durably, and returns the error. */
 static enum err give_up(const struct making *m)
 {
     struct job *job = m->job;
@@ -142,8 +142,8 @@ static enum err give_up(const struct making *m)
                 job->paths.partial, (long long)m->n_lost, (unsigned long)m->lost_line);
 }
 
-/* `from` becomes OUT. What may stand there: what --overwrite gave up at the start, or these very
- * bytes, by a run that was killed after this rename. */
+/* Renames `from` to OUT. An existing OUT is replaced only if --overwrite gave it up at the start,
+ * or if it has these same bytes (an earlier run was killed after its rename). */
 static enum err take_name(const struct making *m, const char *from)
 {
     const struct job *job = m->job;
@@ -179,7 +179,7 @@ static enum err new_file(struct making *m)
     if (err == OK && m->n_lost == 0)
         err = take_name(m, tmp);
     if (err != OK || m->n_lost > 0)
-        unlink(tmp); // gives its space back; all rows are in OUT.partial
+        unlink(tmp); // frees its space; all rows are in OUT.partial
     return err;
 }
 
@@ -191,8 +191,8 @@ static int same_file(int fd, const char *path)
            ours.st_dev == named.st_dev;
 }
 
-/* Rows in the order of completion: OUT.partial becomes OUT, once its lines were looked at and
- * nothing stands behind them. */
+/* --order completion: renames OUT.partial to OUT, after its lines were checked and later bytes cut
+ * off. */
 static enum err rename_partial(struct making *m)
 {
     const struct job_paths *p = &m->job->paths;
@@ -219,7 +219,7 @@ enum err out_complete(struct job *job)
                    same_file(job->partial_fd, job->paths.partial);
     if (!m.window)
         return fail(ERR_FIT, "no memory to copy rows");
-    posix_fadvise(job->partial_fd, 0, 0, POSIX_FADV_DONTNEED); // what the disk has, where it has it
+    posix_fadvise(job->partial_fd, 0, 0, POSIX_FADV_DONTNEED); // compare the disk's bytes
     enum err err = as_it_is ? rename_partial(&m) : new_file(&m);
     free(m.window);
     TRY(err);

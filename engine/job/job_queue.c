@@ -1,12 +1,11 @@
-/* engine/job/job_queue.c - see job_impl.h. Owns the order in which rows come to the line, and the
- * reader: the thread that makes requests of lines ahead of the walker, who would stop for text.
+/* engine/job/job_queue.c - see job_impl.h. Owns the order of rows, and the reader: the thread that
+ * parses lines into requests ahead of the walker, so that the walker does not wait for text.
  *
- * Note two things. The queue has three parts that are emptied in this order: rows
- * that came back in this run, rows that an earlier run had begun, and the rest of the input. And
- * the reader decides nothing: the walker asks for rows by number, the reader makes them in the
- * order in which they were asked for, and what a row means to the job (that it failed, that it is
- * over before it began) happens on the walker when its turn comes. So no byte of OUT, no order and
- * no error depends on how far ahead the reader is. */
+ * Note: the queue has three parts, emptied in this order: rows requeued in this run, rows that an
+ * earlier run had begun, the rest of the input. The reader decides nothing. The walker asks for
+ * rows by number, the reader makes them in that order, and the consequences of a row (it failed, it
+ * is already finished) happen on the walker when the row reaches the head. So bytes of OUT, order
+ * and errors do not depend on how far ahead the reader is. */
 #include "engine/job/job_impl.h"
 
 #include <pthread.h>
@@ -16,7 +15,7 @@
 
 #include "kernels/base/thread.h"
 
-#define HEAP_BYTES 16 // that the C library keeps beside each block
+#define HEAP_BYTES 16 // overhead of the C library per block
 
 int job_live(const struct job *job)
 {
@@ -25,7 +24,7 @@ int job_live(const struct job *job)
 
 /* ---- which row comes next ---- */
 
-/* The next row that waits, behind those that came back in this run; -1: none. */
+/* The next waiting row that was not requeued; -1: none. */
 static int64_t next_row(struct job *job)
 {
     while (job->next_resumed < job->n_resumed) {
@@ -41,7 +40,7 @@ static int64_t next_row(struct job *job)
     return -1;
 }
 
-/* Asks for the next row that waits. 0: none does. */
+/* Claims the next waiting row. 0: none waits. */
 static int ask_row(struct job *job, struct ready *q)
 {
     int64_t k = next_row(job);
@@ -54,7 +53,7 @@ static int ask_row(struct job *job, struct ready *q)
     return 1;
 }
 
-/* ---- from a row's number to a request: reads what stays as it is while the line is walked ---- */
+/* ---- from a row's number to a request: reads only what stays constant after job_begin() ---- */
 
 /* Appends the tokens of an earlier run. */
 static enum err add_resumed(const struct job *job, struct request *r, const struct resumed *from)
@@ -152,7 +151,7 @@ static void *reader_main(void *arg)
             pthread_cond_wait(&r->work, &r->lock);
         if (r->stop)
             break;
-        struct ready *q = slot(r, r->n_made); // the reader's own until it is made
+        struct ready *q = slot(r, r->n_made); // the reader's until n_made counts it
         pthread_mutex_unlock(&r->lock);
         enum err err = ready_make(job, q);
         pthread_mutex_lock(&r->lock);
@@ -161,7 +160,7 @@ static void *reader_main(void *arg)
             r->n_bytes += q->n_bytes;
             r->most_rows = max_i64(r->most_rows, r->n_made - r->n_taken);
             r->most_bytes = max_i64(r->most_bytes, r->n_bytes);
-        } else { // met when the walker comes to this row
+        } else { // reported when the walker reaches this row
             snprintf(r->text, sizeof r->text, "%s", err_text());
             r->err = err;
         }
@@ -171,7 +170,7 @@ static void *reader_main(void *arg)
     return NULL;
 }
 
-/* As many rows are asked for as there are places. Under the lock. */
+/* Asks for rows until the ring is full. The lock is held. */
 static void ask_rows(struct job *job)
 {
     struct reader *r = &job->reader;
@@ -242,9 +241,9 @@ static enum err reader_take(struct job *job, struct ready *q, int *found)
     return err;
 }
 
-/* ---- what the walker does with it ---- */
+/* ---- what the walker does with a row ---- */
 
-/* Makes a row the head of the queue, unless it turns out to be done. */
+/* Makes a row the head of the queue, unless it is bad or already finished. */
 static enum err queue_load(struct job *job, struct ready *q)
 {
     job->n_waiting--;
@@ -328,7 +327,7 @@ void job_requeue(struct job *job, struct request *r)
 void job_requeue_all(struct job *job)
 {
     job->requeued = NULL;
-    for (struct live *l = job->live; l; l = l->next) { // the last one first
+    for (struct live *l = job->live; l; l = l->next) { // newest first
         if (l == job->peeked)
             continue;
         l->next_requeued = job->requeued;

@@ -1,8 +1,8 @@
 /* engine/job/job_scan.c - see job_impl.h. Owns the first look at the input: where its rows are,
- * which are bad, what the others ask for.
+ * which are bad, and how much work the others are.
  *
- * Note: the file is read twice. The first pass only finds lines and hashes bytes,
- * so that it is known whose job this is before anything is written; the second parses. */
+ * Note: the file is read twice. The first pass only finds lines and hashes bytes, so that the job
+ * is identified before anything is written; the second pass parses. */
 #include "engine/job/job_impl.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 #define STAGED_MAX 4096 // records of bad rows that wait for a commit
 #define LENGTHS_MAX                                                                                \
-    (1 << 16) // rows whose lengths are kept: of longer jobs every second, fourth ...
+    (1 << 16) // lengths that are kept: of longer jobs those of every second, fourth ... row
 
 /* ---- index ---- */
 
@@ -31,7 +31,7 @@ static enum err rows_room(struct job *job)
     return OK;
 }
 
-/* Gives back what growing left over. */
+/* Frees the capacity that is not used. */
 static void rows_trim(struct job *job)
 {
     struct job_row *trimmed = realloc(job->rows, (size_t)max_i64(job->n_rows, 1) * sizeof *trimmed);
@@ -46,7 +46,7 @@ static uint32_t row_sum(int64_t row, uint32_t crc)
     return (uint32_t)mix64((uint64_t)row << 32 | crc);
 }
 
-/* Blocks double when there are more rows than they hold. */
+/* Adds a row to its block. Blocks double in size when all INPUT_MARKS are in use. */
 static void marks_add(struct input_marks *m, int64_t row, uint32_t crc)
 {
     m->every = max_i64(m->every, 1);
@@ -59,7 +59,7 @@ static void marks_add(struct input_marks *m, int64_t row, uint32_t crc)
     m->n_rows = row + 1;
 }
 
-/* Is the row what the last run of the job saw? */
+/* Compares a row with the input of the last run, block by block. */
 static void compare_old(struct old_input *old, int64_t row, const struct jsonl_line *line)
 {
     int64_t every = old->marks.every;
@@ -139,7 +139,7 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
 
 /* ---- a wrong file ---- */
 
-/* The input by the name that its owner knows. */
+/* The name of the input that the user knows. */
 static const char *input_name(const struct job *job)
 {
     const char *path = job->config.in_path, *spooled = job_suffixes[JOB_INPUT];
@@ -167,7 +167,7 @@ static enum err no_tokenizer(const struct job *job)
                                                   : "prompt_token_ids");
 }
 
-/* The first byte of row k that is no space, or the last one. 0: the row is too long to be read. */
+/* *byte: the first or last byte of row k that is not a space; 0: none, or the row is too long. */
 static enum err edge_byte(struct job *job, int64_t k, int last, char *byte)
 {
     const char *text;
@@ -182,7 +182,7 @@ static enum err edge_byte(struct job *job, int64_t k, int last, char *byte)
     return OK;
 }
 
-/* A JSON list over several lines has lines that are JSON: its first and last bracket show it. */
+/* Lines of a JSON list may be JSON: the first and last bracket of the file show the list. */
 static enum err check_list(struct job *job)
 {
     char first, last;
@@ -221,9 +221,9 @@ enum err scan_wrong_file(struct job *job)
 
 /* ---- custom_ids ---- */
 
-/* Row numbers by hash of their custom_id: 8 bytes each, at most three quarters full. What looks
- * equal is read again and compared. The seed is no secret of the answer, it keeps made-up
- * collisions away. */
+/* Hash table of row numbers by custom_id: 8 bytes per entry, at most three quarters full. Rows with
+ * equal tags are read again and compared. The random seed prevents crafted collisions and does not
+ * affect OUT. */
 struct id_table {
     struct id_slot {
         uint32_t tag, row; // row + 1; 0: free
@@ -241,7 +241,7 @@ static enum err row_id(struct job *job, int64_t k, struct text *id)
     return request_read_id(text, n, row->line, id);
 }
 
-/* Enters row k. *twin: the row that has this custom_id already, or -1. */
+/* Enters row k. *twin: the row that already has this custom_id, or -1. */
 static enum err id_enter(struct job *job, struct id_table *t, int64_t k, struct text id,
                          int64_t *twin)
 {
@@ -304,7 +304,7 @@ void job_work_within(const struct job *job, int64_t cap, struct work *work)
     work_end(job, work);
 }
 
-/* First tokens of a prompt that it shares with the row seen before it. */
+/* Number of leading prompt tokens that a row shares with the row scanned before it. */
 static int shared_before(struct lengths *l, const struct request *r)
 {
     int n = (int)min_i64(r->n_prompt, PLAN_SHARED_TOKENS), shared = 0;
@@ -315,7 +315,7 @@ static int shared_before(struct lengths *l, const struct request *r)
     return shared;
 }
 
-/* Lengths of the next row that waits behind those that an earlier run began. */
+/* Keeps the lengths of a waiting row that no earlier run began. */
 static enum err lengths_add(struct job *job, const struct work_row *row)
 {
     struct lengths *l = &job->lengths;
@@ -339,7 +339,7 @@ static enum err lengths_add(struct job *job, const struct work_row *row)
     return OK;
 }
 
-/* Those that an earlier run began come first. */
+/* Puts the lengths of rows that an earlier run began first. */
 static enum err lengths_end(struct job *job)
 {
     struct lengths *l = &job->lengths;
@@ -417,13 +417,13 @@ static struct work_row length_of(const struct live *l)
     return (struct work_row){r->n_prompt, r->n_tokens, r->n_cap, .shared = 0};
 }
 
-/* Rows that have begun: they take the places of lengths that are not needed any more. */
+/* Index of the first length of a row that has not begun; those before it may be reused. */
 static int64_t behind_begun(const struct lengths *l)
 {
     return min_i64(ceil_div(l->n_begun, l->stride), l->n);
 }
 
-/* The lengths from `first` on are those of the work. */
+/* Sets the work to the lengths from `first` on. */
 static void work_from(const struct lengths *l, int64_t first, struct work *work)
 {
     work->rows = l->rows + first;
@@ -441,7 +441,7 @@ void job_work_left(struct job *job, struct work *work)
 {
     struct lengths *l = &job->lengths;
     int64_t first = behind_begun(l), k = 0;
-    for (const struct live *row = job->live; row; row = row->next, k++) // the last one first
+    for (const struct live *row = job->live; row; row = row->next, k++) // newest first
         if (k % l->stride == 0 && first > 0)
             l->rows[--first] = length_of(row);
     work->n_rows = job->n_waiting + job->n_live;
@@ -466,7 +466,7 @@ void job_work_waiting(struct job *job, struct work *work)
     work_from(l, first, work);
 }
 
-/* Row k, parsed: what is left of it is work, or an error row. */
+/* Parses row k and adds it to the work, or makes it an error row. */
 static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struct work *work)
 {
     struct job_row *row = &job->rows[k];
@@ -491,7 +491,7 @@ static enum err scan_row(struct job *job, struct id_table *ids, int64_t k, struc
         job->counts.ignored[i] += r.ignored >> i & 1;
     if (err == OK) {
         struct resumed *resumed = row->n > 0 ? &job->resumed[row->n - 1] : NULL;
-        if (resumed) // tokens of an earlier run come back as a forced span
+        if (resumed) // tokens of an earlier run are a forced span
             r.n_tokens = (int)min_i64(r.n_tokens + resumed->n, r.n_cap);
         const char *text;
         err = jsonl_read(&job->in, row->offset, &text, &line_bytes);

@@ -22,7 +22,7 @@
 
 enum { ROW_NEW, ROW_BEGUN, ROW_GOOD, ROW_BAD };
 
-/* The rows that the journal has told of. */
+/* The rows found in the journal. */
 struct told {
     struct told_row {
         uint32_t state, tokens;
@@ -71,7 +71,7 @@ static void count(struct job_status *s, const struct told *t)
     }
 }
 
-/* Why rows failed, by their lines in OUT.partial; a file that is gone tells nothing. */
+/* Reads the errors of failed rows from OUT.partial; a missing file is no error. */
 static enum err read_errors(struct job_status *s, const struct told *t, const char *partial)
 {
     int fd = open(partial, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -84,9 +84,8 @@ static enum err read_errors(struct job_status *s, const struct told *t, const ch
     return err;
 }
 
-/* The process that holds the lock of the file, by /proc/locks; 0: none that can be seen. `hint`,
- * the pid in the journal, tells files apart where the device has another number there (overlays).
- */
+/* The process that holds the lock of the file, by /proc/locks; 0: none. `hint`, the pid in the
+ * journal, identifies the file where /proc/locks has another device number (overlays). */
 static int64_t lock_holder(const struct stat *file, int64_t hint)
 {
     char line[256];
@@ -148,7 +147,7 @@ static enum err read_manifest(struct job_status *s, const char *path, int *found
     return OK;
 }
 
-/* The journal that stands beside a job under way. */
+/* Reads the journal of a job that is not complete. */
 static enum err read_journal(struct job_status *s, int fd, const char *path, const char *partial)
 {
     struct told told = {0};

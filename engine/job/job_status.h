@@ -1,6 +1,6 @@
-/* engine/job/job_status.h - a job seen from outside: what its files say while it runs, or after.
+/* engine/job/job_status.h - a job seen from outside: what its files say during and after a run.
  *
- * Owns: nothing; reads OUT.job.json, OUT.journal, the failed rows of OUT.partial and /proc/locks,
+ * Owns: nothing. Reads OUT.job.json, OUT.journal, the failed rows of OUT.partial and /proc/locks;
  * takes no lock and changes no byte, so that a run is never disturbed. Refuses: OUT's other lines.
  */
 #ifndef ENGINE_JOB_JOB_STATUS_H

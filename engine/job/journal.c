@@ -1,9 +1,9 @@
 /* engine/job/journal.c - see journal.h.
  *
- * Note: every record names the offset where its group began. A sound record behind
- * a broken one whose group began behind the break proves that the broken bytes had been synced, so
- * this is damage and not a torn tail: a group that was torn can hold sound records behind the tear,
- * in whatever order its pages reached the disk. */
+ * Note: every record has the offset of its group. A valid record after a broken one whose group
+ * began after the break proves that the broken bytes had been synced: this is damage, not a torn
+ * tail. Later records of the torn group itself prove nothing, because its pages reach the disk in
+ * any order. */
 #include "engine/job/journal.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define JOURNAL_CHUNK_BYTES ((int64_t)256 << 10)
 #endif
 
-/* The file's first 64 bytes. The pid is outside the checksum: it changes hands. */
+/* The file's first 64 bytes. The checksum does not cover the pid, which changes. */
 struct journal_header {
     char magic[8]; // "SLUICEJ1"
     uint64_t job_id;
@@ -236,8 +236,8 @@ static enum err record_read(struct journal *j, int64_t at, int64_t n_file, struc
     return OK;
 }
 
-/* Looks behind a broken record for one whose group began behind it. Records stand at multiples of
- * four bytes. */
+/* Searches after a broken record for a valid one whose group began after it. Records are 4-byte
+ * aligned. */
 static enum err find_later_group(struct journal *j, int64_t at, int64_t n_file, int *found)
 {
     *found = 0;
@@ -268,7 +268,7 @@ static enum err cut_tail(struct journal *j, int64_t at, int64_t n_file)
     return OK;
 }
 
-/* Tells of all records up to the first that is not sound: there j->end is, or at n_file. */
+/* Reports all records up to the first invalid one. j->end: its offset, or n_file. */
 static enum err read_records(struct journal *j, int64_t n_file, const struct journal_reader *reader)
 {
     while (j->end < n_file) {
@@ -292,7 +292,7 @@ static enum err read_records(struct journal *j, int64_t n_file, const struct jou
     return OK;
 }
 
-/* The header, and whether it is one. */
+/* Reads the header. *sound 0: it is not one. */
 static enum err read_header(const struct journal *j, struct journal_header *h, int *sound)
 {
     int64_t n = 0;
@@ -348,5 +348,5 @@ enum err journal_load(struct journal *j, int fd, const char *path, uint64_t job_
     j->n_buf = 0;
     int64_t pid = getpid();
     TRY(write_all(fd, path, offsetof(struct journal_header, pid), &pid, sizeof pid));
-    return sync_data(fd, path); // a killed writer may have left its last group to the page cache
+    return sync_data(fd, path); // a killed writer may not have synced its last group
 }

@@ -1,8 +1,8 @@
 /* engine/job/journal.h - what a job has committed, as an append-only file of checksummed records.
  *
- * Owns: the records of OUT.journal and their order on the disk. Refuses: knowing what a line says;
- * opening, locking and naming the file (engine/job/job_files.c). An fsync error is final: the pages
- * that could not be written count as clean afterwards, so a second fsync would lie.
+ * Owns: the records of OUT.journal and their order on the disk. Refuses: the contents of lines;
+ * opening, locking and naming the file (engine/job/job_files.c). An fsync error is final: pages
+ * that were not written count as clean afterwards, so a second fsync would succeed.
  *
  * Records are appended in groups; a group is durable before the next one begins. Damage in the last
  * group is a torn tail (cut); damage before it means that synced bytes changed (ERR_CORRUPT). */
@@ -13,8 +13,8 @@
 
 enum journal_kind {
     JOURNAL_ROW = 1, // a line of OUT.partial is durable
-    /* Tokens of a live row, behind those of earlier records. Of a row that was done: it is run
-     * again (with n 0 that is all that the record says). */
+    /* Tokens of a live row, after those of earlier records. For a finished row: the row is run
+     * again (n may be 0). */
     JOURNAL_TOKENS = 2,
 };
 
@@ -33,23 +33,23 @@ struct journal {
     int fd;           // borrowed
     const char *path; // borrowed, for messages
     uint64_t job_id;
-    int64_t end;    // bytes that are durable, or were taken to become so
+    int64_t end;    // bytes that are durable, or in a group that journal_take() handed out
     uint32_t chain; // checksum of the last record
     int failed;     // a write or sync failed: nothing is written any more
-    uint8_t *buf;   // owned: records of the group that is being made
+    uint8_t *buf;   // owned: records of the current group
     int64_t n_buf, buf_cap;
 };
 
-/* What journal_load() tells about each record, in order. A code other than OK ends the load. */
+/* Called for each record, in order. An error ends the load. */
 struct journal_reader {
     enum err (*entry)(void *ctx, const struct journal_entry *entry);
     void *ctx;
 };
 
-/* Makes the file an empty journal of this job: durable when it returns. The file is this process's
- * own, locked by the caller; its pid stands in the header for others to name. */
+/* Makes the file an empty journal of this job, durable on return. The caller holds the lock. The
+ * header has the pid of this process, for messages of other processes. */
 enum err journal_create(struct journal *j, int fd, const char *path, uint64_t job_id);
-/* Reads all records, cuts a torn tail, takes the file over (pid). *empty 1: there is no header yet,
+/* Reads all records, cuts a torn tail, writes this process's pid. *empty 1: there is no header yet,
  * call journal_create(). ERR_JOB: another job's; ERR_CORRUPT: damage before the last group; ERR_IO.
  */
 enum err journal_load(struct journal *j, int fd, const char *path, uint64_t job_id,
@@ -59,14 +59,14 @@ enum err journal_append(struct journal *j, const struct journal_entry *entry);
 /* Writes the group and makes it durable. ERR_IO: final. */
 enum err journal_commit(struct journal *j);
 
-/* A group on its own way to the disk. */
+/* A group that another thread may write. */
 struct journal_group {
     int64_t at;   // offset in the file
     uint8_t *buf; // owned
     int64_t n, cap;
 };
-/* Takes the group out of the journal, which goes on with the buffer of *g (zeroed, or one that was
- * written). Groups must be written in the order in which they were taken, each durable before the
+/* Moves the current group into *g; the journal continues with the buffer of *g (zeroed, or already
+ * written). Groups must be written in the order in which they were moved, each durable before the
  * next is begun. */
 void journal_take(struct journal *j, struct journal_group *g);
 /* Writes a group and makes it durable; of the journal only fd and path are read, so another thread
@@ -81,12 +81,12 @@ struct journal_look {
     int64_t pid;   // of the process that wrote last
     int64_t bytes; // of header and whole records
 };
-/* Reads a journal that another process may be writing: tells of its records up to the first that is
- * not whole, changes nothing. fd may be read-only. ERR_IO, ERR_FIT. */
+/* Reads a journal that another process may be writing, up to the first incomplete record. Changes
+ * nothing; fd may be read-only. ERR_IO, ERR_FIT. */
 enum err journal_look(int fd, const char *path, const struct journal_reader *reader,
                       struct journal_look *look);
 
-/* The pid in the header of a journal that somebody else holds; 0: not known. */
+/* The pid in the header of another process's journal; 0: not known. */
 int64_t journal_pid(int fd);
 
 /* Writes n_bytes at offset, completely. ERR_IO names the path: disk full, file size limit, ... */

@@ -1,8 +1,8 @@
-/* engine/job/request.c - see request.h. Owns what fields mean together: prompt forms, lengths,
- * tokens.
+/* engine/job/request.c - see request.h. Owns the rules that involve several fields: prompt forms,
+ * lengths, tokens.
  *
- * Note: texts are parsed twice. The first pass remembers where each text stands,
- * so that a long prompt is held once, not once per way of saying it. */
+ * Note: text is parsed twice. The first pass stores only the position of each text, so that memory
+ * holds a long prompt once. */
 #include "engine/job/request.h"
 
 #include "engine/job/request_chat.h"
@@ -17,7 +17,7 @@
 #define MAX_TOKENS_SHORT 16   // completions
 #define MAX_TOKENS_LONG  512  // chat and plain
 
-/* A list of ids under way. */
+/* A growing list of ids. */
 struct ids {
     int32_t *p; // owned
     int64_t n, cap;
@@ -71,7 +71,7 @@ static int64_t row_max(const struct fields *f)
     return max_i64(f->defaults->context, f->defaults->tokens_max);
 }
 
-/* More than a row has is an error whatever comes after: `limit` bounds the memory of a bad row. */
+/* Ids kept of one field: one more than a row may have proves the error. Bounds the memory. */
 static int64_t ids_limit(const struct fields *f)
 {
     return row_max(f) + 1;
@@ -117,7 +117,7 @@ static enum err ids_encode(struct fields *f, struct tokenizer *tok, const char *
     return ids_check(f, ids, name);
 }
 
-/* Clients may send a list of prompts for as many answers in one response; here a row is one. */
+/* OpenAI clients may send a list of prompts in one request; here a row has one prompt. */
 static enum err many_prompts(struct fields *f, const char *name)
 {
     return row_fail(f->error, "unsupported_field",
@@ -150,7 +150,7 @@ static enum err ids_list(struct fields *f, struct json *j, const char *name, str
     return OK;
 }
 
-/* A span that is a text or a list of ids. */
+/* Ids of a field that is a text or a list of ids. */
 static enum err ids_value(struct fields *f, struct tokenizer *tok, const char *name,
                           const struct span_bytes *span, int add_special, struct ids *ids)
 {
@@ -172,7 +172,7 @@ static enum err ids_value(struct fields *f, struct tokenizer *tok, const char *n
     return err;
 }
 
-/* The same for a field that is only one of the two. */
+/* The same for a field that may only be one of the two. */
 static enum err ids_field(struct fields *f, struct tokenizer *tok, const char *name,
                           const struct span_bytes *span, int is_list, struct ids *ids)
 {
@@ -249,9 +249,9 @@ static enum err ids_chat(struct fields *f, struct tokenizer *tok, const struct t
     return err;
 }
 
-/* ---- what fields mean together ---- */
+/* ---- rules over several fields ---- */
 
-/* An empty prompt is a BOS, where there is one. */
+/* An empty prompt becomes the BOS token, if the model has one. */
 static enum err need_tokens(struct fields *f, struct tokenizer *tok, const char *name,
                             struct ids *ids)
 {
@@ -267,7 +267,7 @@ static enum err need_tokens(struct fields *f, struct tokenizer *tok, const char 
     return OK;
 }
 
-/* Hands the ids over as the request's tokens, with room for n_cap. */
+/* Moves the ids into the request, with room for n_cap. */
 static enum err take_tokens(struct request *r, struct ids *ids, int n_prompt, int64_t n_cap)
 {
     int32_t *tokens = realloc(ids->p, (size_t)n_cap * sizeof *tokens);
@@ -410,7 +410,7 @@ static enum err parse_score(struct fields *f, struct tokenizer *tok, struct ids 
     return take_tokens(f->r, ids, n_prompt, n);
 }
 
-/* ---- the doors ---- */
+/* ---- entry points ---- */
 
 static void hash_row(struct fields *f)
 {
@@ -478,7 +478,7 @@ enum err request_read_id(const char *line, int64_t n_bytes, int64_t line_number,
     struct row_error error;
     struct fields f = {.r = &r, .error = &error, .line = line, .n_bytes = n_bytes, .where = "line"};
     enum err err = fields_form(&f, REQUEST_GENERATE);
-    if (err == ERR_ROW) // what was read of it counts all the same
+    if (err == ERR_ROW) // the id of a bad row counts, too
         err = OK;
     if (err == OK && !r.custom_id)
         err = default_id(&r);

@@ -1,8 +1,8 @@
 /* engine/job/request.h - one prompt and what to generate: the numbers that the line needs, and the
  * text that only the job needs.
  *
- * Owns: the parsed row. request_parse checks everything a row may say; what it does not know
- * becomes an error row, never an abort. */
+ * Owns: the parsed row. request_parse() checks every field of a row; an unknown field makes an
+ * error row, never an abort. */
 #ifndef ENGINE_JOB_REQUEST_H
 #define ENGINE_JOB_REQUEST_H
 
@@ -12,7 +12,7 @@
 #include "kernels/ops.h"
 
 enum request_kind { REQUEST_GENERATE, REQUEST_SCORE };
-/* Bytes with a length: a NUL among them is a character like any other. One more stands behind. */
+/* Bytes with a length. They may contain NULs, and one more NUL follows them. */
 struct text {
     char *p;
     int64_t n;
@@ -42,7 +42,7 @@ struct request {
     int has_custom_id;
 
     int32_t *tokens; // owned; [n_cap] prompt, then known or generated tokens
-    int n_prompt;    // taken as one prompt span
+    int n_prompt;    // one prompt span
     int n_tokens;    // known so far; > n_prompt at the start for score and for resumed rows
     int n_cap;       // n_prompt + most tokens to generate (score: + continuation)
 
@@ -53,12 +53,12 @@ struct request {
     int n_stop_ids;
     int32_t *stop_ids; // owned
     int logprobs;      // 1: log-probability of every output token
-    int top_logprobs;  // best n beside it
+    int top_logprobs;  // alternatives per token
     int echo;          // the prompt is part of the text (and of the logprobs)
-    uint32_t ignored;  // bit i: the row has the field of name i of request_defaults.ignore
+    uint32_t ignored;  // bit i: the row has the field request_defaults.ignore.names[i]
 };
 
-/* What the run says for rows that do not. */
+/* Values for fields that a row does not have. */
 struct request_defaults {
     int max_tokens;     // 0: by form (completions 16, chat and plain 512)
     double temperature; // < 0: 1
@@ -70,16 +70,16 @@ struct request_defaults {
     int n_stops;
     char **stops; // borrowed
     int ignore_eos;
-    struct ignore_list ignore; // fields that rows may have although sluice lacks what they ask for
-    int context; // the model's: prompt + max_tokens beyond it is cut to it, a prompt beyond it an
-                 // error row
+    struct ignore_list ignore; // fields that are ignored although sluice lacks them
+    int context;    // the model's: max_tokens is cut so that the row fits it; a longer prompt is an
+                    // error row
     int tokens_max; // of a row, where that may be more than the context (--kv-positions slot); else
                     // 0
-    int vocab;      // ids must be below
+    int vocab;      // token ids must be below
     int64_t epoch;  // the clock of chat templates and of `created`: SOURCE_DATE_EPOCH, or 0
 };
 
-/* Codes of rows that say something of the whole input where all rows have them. */
+/* Codes that, if all rows have them, mean a wrong file or model (scan_wrong_file). */
 #define ROW_NO_JSON      "invalid_json"
 #define ROW_NO_TOKENIZER "no_tokenizer"
 
@@ -93,22 +93,22 @@ struct request_defaults {
 #define REQUEST_TEXT_BYTES ((int64_t)16 << 20) // of rendered messages
 #endif
 
-/* Parses one line of `run` (or `score`) input. ERR_ROW: *error says why, and r holds what an error
- * row shows (index, line, form, hash, custom_id): request_free() it in any case. ERR_FIT: no
- * memory. tokenizer and tmpl may be NULL (ids only). Chat: the model's template over messages,
- * tools and chat_template_kwargs (request_chat.h), then no special tokens beyond its own; a prompt:
- * the special tokens that the tokenizer adds by itself; score: none. An empty prompt or context is
- * the BOS token, where there is one. A temperature below 0.0001 is greedy. */
+/* Parses one line of `run` (or `score`) input. ERR_ROW: *error says why, and r has what an error
+ * row shows (index, line, form, hash, custom_id). ERR_FIT: no memory. Call request_free() in any
+ * case. tokenizer and tmpl may be NULL (ids only). Special tokens: of a chat those that the model's
+ * template writes (request_chat.h), of a prompt those that the tokenizer adds, of a score row none.
+ * An empty prompt or context becomes the BOS token, if the model has one. A temperature below
+ * 0.0001 is greedy. */
 enum err request_parse(struct request *r, enum request_kind kind, const char *line, int64_t n_bytes,
                        int64_t index, int64_t line_number, const struct request_defaults *defaults,
                        struct tokenizer *tokenizer, const struct template *tmpl,
                        struct row_error *error);
-/* Only the custom_id of a line, as request_parse() leaves it, bad rows included: its bytes are
- * owned by the caller, "row-N" when the row has none. ERR_FIT. */
+/* Only the custom_id of a line, also of a bad row: its bytes are owned by the caller, "row-N" if
+ * the row has none. ERR_FIT. */
 enum err request_read_id(const char *line, int64_t n_bytes, int64_t line_number,
                          struct text *custom_id);
-/* A request made of token ids (copied): n_prompt as prompt, the n_tokens - n_prompt after them
- * known; room for n_cap. Sampling is greedy, everything else off. ERR_FIT. */
+/* A greedy request from token ids (copied): n_prompt of prompt, then n_tokens - n_prompt known
+ * ones; room for n_cap. ERR_FIT. */
 enum err request_from_ids(struct request *r, enum request_kind kind, int64_t index,
                           const int32_t *ids, int n_prompt, int n_tokens, int n_cap);
 /* Frees what the request owns and zeroes it; accepts a zeroed one. */

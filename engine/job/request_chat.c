@@ -1,8 +1,7 @@
 /* engine/job/request_chat.c - see request_chat.h.
  *
- * Note: a template that does not know tools renders the same text without them,
- * and no one would see that the model never heard of them. So what a template does not name is
- * refused. */
+ * Note: a template that does not know tools renders the same text without them, and the loss would
+ * go unnoticed. So fields that a template does not name are refused. */
 #include "engine/job/request_chat.h"
 
 #include "engine/job/request_fields.h"
@@ -67,7 +66,7 @@ static enum err join_parts(const struct chat *c, const json_t *parts, size_t at,
     return *out ? OK : fail(ERR_FIT, "no memory for a message");
 }
 
-/* Of a field that the template never names; `where` says where it stands in the row. */
+/* The template never names `field`; `where` is its path in the row. */
 static enum err unused(const struct chat *c, const char *field, const char *where)
 {
     return row_lacks(c->ignore, c->ignored, c->error, field,
@@ -89,10 +88,10 @@ static enum err list_of_objects(const struct chat *c, const json_t *list, const 
     return OK;
 }
 
-/* What a message may hold beside role and content. */
+/* Checks one member of a message. */
 static enum err check_member(const struct chat *c, const char *key, const json_t *value, size_t at)
 {
-    /* A template leaves reasoning of the past out on purpose, and ids where calls have an order. */
+    /* Templates omit past reasoning on purpose, and ids of calls that have an order. */
     static const char *const silent[] = {"role",         "content",           "name",
                                          "tool_call_id", "annotations",       "reasoning",
                                          "thinking",     "reasoning_content", NULL};
@@ -103,8 +102,7 @@ static enum err check_member(const struct chat *c, const char *key, const json_t
     return is_one_of(key, silent) || template_names(c->tmpl, key) ? OK : unused(c, key, name);
 }
 
-/* An answer that calls or thinks may have no content, and what a tool gives back may be an object.
- */
+/* content may be missing beside calls or reasoning, and an object in the result of a tool. */
 static enum err check_content(const struct chat *c, json_t *message, size_t at)
 {
     static const char *const tool_roles[] = {"tool", "ipython", "function", "tool_results", NULL};
@@ -146,7 +144,7 @@ static enum err check_message(const struct chat *c, json_t *message, size_t at)
 
 static enum err check_kwargs(const struct chat *c)
 {
-    /* fields of their own, and what a caller of transformers says there and a row cannot */
+    /* row fields, and arguments of transformers that a row cannot give */
     static const char *const taken[] = {
         "messages", "tools", "chat_template", "tokenize", "continue_final_message", NULL};
     const char *key;

@@ -1,8 +1,8 @@
 /* engine/job/request_fields.c - see request_fields.h. To add a field: a member of struct fields and
  * one row of the table.
  *
- * Note: null is "not given" for every field but custom_id, because clients write
- * their unset options so. */
+ * Note: null is "not given" for every field but custom_id, because clients write unset options as
+ * null. */
 #include "engine/job/request_fields.h"
 
 #include "engine/data/near.h"
@@ -23,7 +23,7 @@ enum err row_fail(struct row_error *e, const char *code, const char *fmt, ...)
     return ERR_ROW;
 }
 
-/* The reader's sentence begins with the line, which the error row and the reports have already. */
+/* Cuts the line number off the parser's message: error rows and reports have it already. */
 enum err row_fail_json(struct row_error *e, enum err err)
 {
     const char *text = err_text(), *where = strstr(text, ": ");
@@ -69,14 +69,14 @@ static enum err bad_value(struct fields *f, const struct field *field, const str
                     json_kind_name(j->last));
 }
 
-/* The rest of the value that j stands on. */
+/* Skips the rest of j's current value. */
 static enum err skip_value(struct fields *f, struct json *j)
 {
     enum err err = json_skip(j);
     return err == OK ? OK : row_fail_json(f->error, err);
 }
 
-/* The value that j stands on, whole: its bytes are read later. */
+/* Stores the position of j's current value, to be parsed later. */
 static enum err span_take(struct fields *f, const struct field *field, struct json *j)
 {
     struct span_bytes *span = (void *)((char *)f + field->at);
@@ -120,7 +120,7 @@ static enum err field_read(struct fields *f, const struct field *field, struct j
     return OK;
 }
 
-/* A copy of n bytes, with a NUL behind them. NULL: no memory. */
+/* A copy of n bytes, followed by a NUL. NULL: no memory. */
 static char *bytes_copy(const char *p, int64_t n)
 {
     char *copy = malloc((size_t)n + 1);
@@ -131,7 +131,7 @@ static char *bytes_copy(const char *p, int64_t n)
     return copy;
 }
 
-/* A copy of the string that j stands on. */
+/* A copy of j's current string. */
 static enum err string_copy(struct fields *f, const struct json *j, const char *name,
                             int64_t max_bytes, struct text *out)
 {
@@ -145,7 +145,7 @@ static enum err string_copy(struct fields *f, const struct json *j, const char *
     return out->p ? OK : fail(ERR_FIT, "no memory for %s", name);
 }
 
-/* id_early() has it already. */
+/* Checks the type only: id_early() has the value. */
 static enum err read_custom_id(struct fields *f, struct json *j)
 {
     if (j->last == JSON_INT && !j->big)
@@ -161,7 +161,7 @@ static enum err read_custom_id(struct fields *f, struct json *j)
     return OK;
 }
 
-/* What a client may ask the answer to look like: text is what it gets. */
+/* {"type": "text"} is the only format that sluice can give. */
 static enum err read_response_format(struct fields *f, struct json *j)
 {
     char type[64] = "";
@@ -185,7 +185,7 @@ static enum err read_response_format(struct fields *f, struct json *j)
                      "response_format \"%s\" is not supported, only \"text\" is", type);
 }
 
-/* Tools that a row has are the model's to call or not: "auto". */
+/* "auto" lets the model decide, as sluice does; "none" is checked together with tools later. */
 static enum err read_tool_choice(struct fields *f, struct json *j)
 {
     f->no_tools = j->last == JSON_STR && json_is(j, "none");
@@ -464,7 +464,7 @@ static const struct lacked *lacked_find(const struct json *j)
     return NULL;
 }
 
-/* The value that j stands on as compact JSON; "" when it is longer than that. */
+/* j's current value as compact JSON; "" if it does not fit in cap bytes. */
 static enum err value_text(struct fields *f, struct json *j, char *text, size_t cap)
 {
     size_t n = 0;
@@ -516,12 +516,12 @@ static enum err field_lacked(struct fields *f, struct json *j)
         snprintf(hint, sizeof hint, " here");
     enum err err = row_lacks(&f->defaults->ignore, &f->r->ignored, f->error, name,
                              "field \"%s\" is not supported%s", name, hint);
-    if (near || honoured) // a slip in the input: --ignore-fields is no remedy to advise
+    if (near || honoured) // a misspelled field: --ignore-fields is no advice
         f->error->field[0] = 0;
     return err;
 }
 
-/* One member of an object; j stands on its name. */
+/* Reads one member of an object; j's current token is its name. */
 static enum err field_any(struct fields *f, struct json *j, int form)
 {
     const struct field *field = field_find(j, form);
@@ -533,7 +533,7 @@ static enum err field_any(struct fields *f, struct json *j, int form)
     return err == OK ? OK : row_fail_json(f->error, err);
 }
 
-/* All names of the tables, one after the other; NULL behind the last. */
+/* The i-th name of all tables together; NULL after the last. */
 static const char *name_at(size_t i, int *honoured)
 {
     *honoured = 0;
@@ -595,7 +595,7 @@ static enum err object_read(struct fields *f, int64_t at, int64_t n, int form)
     return err;
 }
 
-/* Taken before anything can go wrong, so that error rows name it; its own faults are found later.
+/* Reads custom_id before anything can fail, so that error rows have it; read_custom_id() checks it.
  */
 static enum err id_early(struct fields *f, struct json *j)
 {

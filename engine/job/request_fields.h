@@ -1,19 +1,19 @@
 /* engine/job/request_fields.h - the fields that a row may have, with their types and ranges.
  *
- * Owns: THE table of fields. Private to request*.c. Refuses: tokens; what fields mean together. */
+ * Owns: THE table of fields. Private to request*.c. Refuses: tokens; rules over several fields. */
 #ifndef ENGINE_JOB_REQUEST_FIELDS_H
 #define ENGINE_JOB_REQUEST_FIELDS_H
 
 #include "engine/data/json.h"
 #include "engine/job/request.h"
 
-/* Where a value stands in the line. */
+/* Position of a value in the line. */
 struct span_bytes {
     int64_t at, n;
     int set;
 };
 
-/* What was read of a row; numbers hold the defaults until then. */
+/* The values read from a row; numbers hold the defaults until then. */
 struct fields {
     struct request *r;
     const struct request_defaults *defaults;
@@ -35,11 +35,10 @@ struct fields {
 /* Records the row's error, returns ERR_ROW. */
 enum err row_fail(struct row_error *e, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* What the tables of fields know of a name: *known 1, or 0 and the known name that the word is near
- * to is returned (NULL: there is none). *honoured: sluice does what the field of that known name
- * asks for. */
+/* Looks a name up in the tables of fields. *known 1: it is there. Else returns the nearest known
+ * name, or NULL. *honoured: sluice honours the field of that known name. */
 const char *field_near(const char *name, int *known, int *honoured);
-/* The sentence of the JSON reader becomes the row's error; ERR_FIT stays what it is. */
+/* Turns ERR_INPUT of the JSON parser into an error of the row; other errors stay. */
 enum err row_fail_json(struct row_error *e, enum err err);
 
 /* A parser over part of the line. */

@@ -1,8 +1,7 @@
 /* engine/job/result.c - see result.h. Owns the shape of OUT's lines; refuses everything that could
  * make two equal results differ: the locale, the clock, hash order.
  *
- * Note: token_ids and usage count the token that stopped the row, the text does
- * not hold it. */
+ * Note: token_ids and usage include the token that stopped the row; the text does not. */
 #include "engine/job/result.h"
 
 #include "engine/job/sample.h"

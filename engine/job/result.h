@@ -25,8 +25,8 @@ struct logprobs {
     struct token_logprob *top; // owned [cap, top_cap], descending
 };
 
-/* Sets what the head left of position pos - 1, whose next token, at pos >= first, has this id and
- * raw logit. Again for the same position: overwrites. ERR_FIT. */
+/* Stores the log-probability of the token at pos >= first, whose id and raw logit are given, from
+ * the head's result at position pos - 1. Overwrites. ERR_FIT. */
 enum err logprobs_put(struct logprobs *l, int pos, int32_t id, float logit,
                       const struct head_result *s);
 void logprobs_free(struct logprobs *l);
@@ -41,7 +41,7 @@ struct result {
     const struct logprobs *logprobs; // NULL: not asked for
     const char *model;               // named in responses
     int dummy_weights;               // 1: the row says so
-    int64_t created;                 // likewise: seconds since 1970
+    int64_t created;                 // for responses: seconds since 1970
 };
 
 /* Appends the line and its newline: a batch response, a plain row or a score. text_offset counts

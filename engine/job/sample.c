@@ -1,8 +1,8 @@
-/* engine/job/sample.c - see sample.h. Owns the order of things: penalties, bias, banned stops, then
+/* engine/job/sample.c - see sample.h. Owns the order: penalties, bias, banned stops, then
  * temperature, top-k, top-p, min-p, then the noise.
  *
- * Note: nothing here draws a random number. The noise of a token id is a hash, so
- * sampling under filters is an argmax like everything else. */
+ * Note: nothing here draws a random number. The noise of a token id is a hash, so sampling under
+ * filters is an argmax, too. */
 #include "engine/job/sample.h"
 
 #include <math.h>
@@ -50,8 +50,8 @@ static void sift_down(struct logit_edit *e, int64_t at, int64_t n)
     e[at] = moved;
 }
 
-/* Heapsort by id: in place (libc's qsort may allocate), and its worst case is its usual one.
- * Entries of one id are alike but for `add`, and those are summed. */
+/* Heapsort by id: in place (libc's qsort may allocate), n log n in the worst case. It is not
+ * stable, which does not matter: entries with one id differ in `add` only, and these are summed. */
 static void edits_sort(struct logit_edit *e, int64_t n)
 {
     for (int64_t i = n / 2 - 1; i >= 0; i--)
@@ -85,7 +85,7 @@ static int edits_penalties(const struct request *r, int pos, struct logit_edit *
     for (int i = 0; i < kept; i++) {
         double count = (double)e[i].add;
         double penalty = s->frequency_penalty * count + (count > 0 ? s->presence_penalty : 0);
-        e[i].add = (float)(0 - penalty); // not -penalty: -0 would be a needless second zero
+        e[i].add = (float)(0 - penalty); // not -penalty, which could be -0
     }
     return kept;
 }
@@ -149,8 +149,7 @@ struct head_request sample_request(const struct request *r, int pos, int sampled
     return q;
 }
 
-/* Descending by logit, ties by ascending id; banned ones go. Insertion would be quadratic: the
- * candidates come as a heap, so they are sorted as one. */
+/* Order of candidates: descending logit, then ascending id. */
 static int before(struct head_candidate a, struct head_candidate b)
 {
     return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -187,8 +186,8 @@ static int candidates_sort(struct head_candidate *c, int n_all)
     return n;
 }
 
-/* How many of the sorted candidates the filters leave; at least one. Weights are relative to the
- * best. op_exp, not libm: the cut must fall at the same place on every machine. */
+/* Number of sorted candidates that pass the filters, at least one. Weights are relative to the
+ * best. op_exp instead of libm: the cut must be the same on every machine. */
 static int candidates_kept(const struct head_candidate *c, int n, const struct sampling *p)
 {
     float t = (float)p->temperature;

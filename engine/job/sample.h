@@ -1,5 +1,5 @@
-/* engine/job/sample.h - from a request and a position to what is wanted of the head, and from what
- * it left to the next token.
+/* engine/job/sample.h - makes the head's request for a position, and picks the next token from the
+ * head's result.
  *
  * Random numbers are a function of (seed, row, position, id); nothing here keeps state between
  * positions, so a resumed row samples the same tokens. */
@@ -12,9 +12,9 @@
 int sample_edits_max(const struct request *r, int n_stops);
 /* 1: the request needs HEAD_FILTER's candidates. */
 int sample_filters(const struct request *r);
-/* What is wanted of the head at position `pos` (whose next token is pos + 1). sampled: a token is
- * chosen here; scored: the log-probability of the known token pos + 1 is wanted. edits: of `place`,
- * room for sample_edits_max(); stops: ids banned before min_tokens. Where sample_filters(), place
+/* The head's request for position `pos` (the next token is pos + 1). sampled: a token is chosen;
+ * scored: the log-probability of the known token pos + 1 is wanted. edits: those of index `place`,
+ * room for sample_edits_max(). stops: ids banned before min_tokens. If sample_filters(), `place`
  * needs candidates, too. */
 struct head_request sample_request(const struct request *r, int pos, int sampled, int scored,
                                    const int32_t *stops, int n_stops, int place,
