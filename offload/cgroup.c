@@ -1,9 +1,8 @@
 /* offload/cgroup.c - see cgroup.h.
  *
- * Owns and refuses what cgroup.h says.
- * Note: the page cache of a group counts as its usage, and the kernel gives it
- * back before it kills anybody. Taking limit - usage instead would find 0.5 GiB free in a group of
- * 70 GiB that has just read a model file. */
+ * Note: the page cache of a group counts as usage, and the kernel reclaims it before it kills a
+ * process. limit - usage alone would be 0.5 GiB in a 70 GiB group that has just read a model file.
+ */
 #include "offload/cgroup.h"
 
 #include <limits.h>
@@ -15,10 +14,9 @@
 
 /* Where one hierarchy is mounted, and the group of this process in it. */
 struct hierarchy {
-    char mount[PATH_MAX]; // directory of the mount point, without `root`
-    char
-        inside[PATH_MAX]; // the mounted directory's own path in the hierarchy: "/" or a container's
-    char group[PATH_MAX]; // this process's path in the hierarchy
+    char mount[PATH_MAX];  // directory of the mount point, without `root`
+    char inside[PATH_MAX]; // path of the mounted directory in the hierarchy: "/" or a container's
+    char group[PATH_MAX];  // this process's path in the hierarchy
 };
 
 enum version { V1, V2 };
@@ -32,7 +30,7 @@ static FILE *file_open(const char *root, const char *directory, const char *name
     return n < (int)sizeof full ? fopen(full, "re") : NULL;
 }
 
-/* The decimal number that opens the text. "max" and what is not a number: `otherwise`. */
+/* The decimal number at the start of the text; `otherwise` if there is none ("max"). */
 static int64_t number_parse(const char *text, int64_t otherwise)
 {
     char *end;
@@ -51,7 +49,7 @@ static int64_t number_read(const char *root, const char *group, const char *name
     return v;
 }
 
-/* The sum of two counters of memory.stat: what of the group's usage is page cache. */
+/* Page cache of the group in bytes: the sum of two counters of memory.stat. */
 static int64_t stat_sum(const char *root, const char *group, const char *a, const char *b)
 {
     char line[256], key[128];
@@ -149,8 +147,8 @@ static int group_find(struct hierarchy *h, const char *root, enum version versio
     return found;
 }
 
-/* The directory of this process's group. The mount may show only a part of the hierarchy (`inside`,
- * in a container): a group outside of it is seen as the mount point itself. */
+/* The directory of this process's group. A container may mount only a part of the hierarchy
+ * (`inside`); a group outside this part is the mount point itself. */
 static void group_directory(const struct hierarchy *h, char *path, size_t n_path)
 {
     const char *rest = h->group;
@@ -177,13 +175,13 @@ static void memory_visit(struct cgroup_limits *limits, const char *root, enum ve
         usage = number_read(root, group, "memory.current", 0);
         cache = stat_sum(root, group, "inactive_file", "active_file");
     } else {
-        /* total_: with the descendants', as the usage is. */
+        /* total_ counters include descendants, like the usage */
         limit = number_read(root, group, "memory.limit_in_bytes", INT64_MAX);
         soft = number_read(root, group, "memory.soft_limit_in_bytes", INT64_MAX);
         usage = number_read(root, group, "memory.usage_in_bytes", 0);
         cache = stat_sum(root, group, "total_inactive_file", "total_active_file");
     }
-    const int64_t none = (int64_t)1 << 60; // v1 says "none" as 2^63 less a page
+    const int64_t none = (int64_t)1 << 60; // v1 writes "no limit" as 2^63 less a page
     if (soft >= 0 && soft < none)
         limits->memory_soft_bytes = min_i64(limits->memory_soft_bytes, soft);
     if (limit < 0 || limit >= none)

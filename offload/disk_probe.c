@@ -1,10 +1,9 @@
 /* offload/disk_probe.c - see disk_probe.h.
  *
- * Owns and refuses what disk_probe.h says.
- * Note: the blocks hold pseudo-random numbers, because some drives and file
- * systems compress, and a scratch file is read only where it was written, because holes cost
- * nothing. The buffers are as the run's are, huge pages: into pages of 4 KiB, which make every io
- * hundreds of segments, a virtual disk of 2.9 GB/s reads 1.2. */
+ * Note: blocks hold pseudo-random numbers, because some drives and file systems compress; a scratch
+ * file is read only where it was written, because reading holes costs nothing. Buffers have huge
+ * pages, like those of a run: with pages of 4 KiB every io has hundreds of segments, and a virtual
+ * disk of 2.9 GB/s reads 1.2. */
 #include "offload/disk_probe.h"
 
 #include <errno.h>
@@ -18,7 +17,7 @@
 
 #include "kernels/device.h"
 
-#define BUFFER_LEAST ((int64_t)4 << 20) // two huge pages: from there on device_cpu takes them
+#define BUFFER_LEAST ((int64_t)4 << 20) // two huge pages: from this size on device_cpu uses them
 
 enum err disk_probe_open_scratch(struct disk_probe *d, const char *dir, int64_t cap_bytes)
 {
@@ -32,7 +31,7 @@ enum err disk_probe_open_scratch(struct disk_probe *d, const char *dir, int64_t 
         return fail(ERR_IO, "%s: probe: cannot write here: %s (--offload-dir)", dir,
                     strerror(saved));
     }
-    unlink(d->name); // whatever stops the process, nothing stays behind
+    unlink(d->name); // so that the space is freed even if the process is killed
     return OK;
 }
 
@@ -65,18 +64,18 @@ struct disk_stream {
     int file;
     uint8_t *buffers; // [depth][block_bytes]
     struct ring_io ios[DISK_PROBE_DEPTH_MAX];
-    int64_t n_blocks; // that the file holds (reads) or may grow to (writes)
-    int64_t next;     // block; mixed: of either direction, reads first
+    int64_t n_blocks; // in the file (reads), or up to its size limit (writes)
+    int64_t next;     // index of the next block; mixed: even numbers read, odd ones write
     int64_t done_bytes;
     int64_t end_ns;      // no new io after this
     int64_t window_ns;   // when the window began
-    int64_t window_from; // done_bytes by then
+    int64_t window_from; // done_bytes at that time
     struct disk_series *series;
 };
 
-#define LEAST_BLOCKS 2 // that a measurement moves, however slow: mixed loads need two to be there
+#define LEAST_BLOCKS 2 // moved by every measurement: a mixed load needs a read and a write
 
-/* Issues one more io unless time or the file is over. */
+/* Issues one more io, unless time is up or the file is at its end. */
 static enum err stream_next(struct disk_stream *s, struct ring_io *io)
 {
     const struct disk_load *load = s->load;
@@ -97,7 +96,7 @@ static enum err stream_next(struct disk_stream *s, struct ring_io *io)
     return ring_submit(s->ring, io);
 }
 
-/* Closes the window when it is over; the series may say that it is enough. */
+/* Ends a window that is DISK_SERIES_S old, and the measurement once the series is steady. */
 static void stream_window(struct disk_stream *s)
 {
     int64_t now_ns = clock_ns(), took_ns = now_ns - s->window_ns;
@@ -112,7 +111,7 @@ static void stream_window(struct disk_stream *s)
         s->end_ns = now_ns;
 }
 
-/* Keeps `depth` ios in flight until the end; the first error wins, but all come home. */
+/* Keeps `depth` ios in flight until the end; returns the first error once all have completed. */
 static enum err stream_run(struct disk_stream *s)
 {
     enum err err = OK;
@@ -133,7 +132,7 @@ static enum err stream_run(struct disk_stream *s)
             if (err == OK)
                 err = stream_next(s, done[i]);
         }
-        if (clock_ns() < s->end_ns) // afterwards the ring runs dry
+        if (clock_ns() < s->end_ns) // later the ring drains
             stream_window(s);
     }
     return err != OK && text[0] ? fail(err, "%s", text) : err;
@@ -183,7 +182,7 @@ static enum err measure(struct disk_probe *d, const struct disk_load *load,
         d->direct = ring_file_align_bytes(s.ring, s.file) > 1;
     }
     ring_close(s.ring);
-    if (err != ERR_IO) // a lost read may still land there (see ring_reap)
+    if (err != ERR_IO) // a lost read may still write to the buffers (see ring_reap)
         cpu->api->release(cpu, buffers, bytes);
     if (err == OK && load->write && !load->mixed)
         d->file_bytes = max_i64(d->file_bytes, min_i64(s.next, s.n_blocks) * load->block_bytes);
@@ -196,7 +195,7 @@ enum err disk_probe_series(struct disk_probe *d, const struct disk_load *load,
     double mean;
     series->n = 0;
     TRY(measure(d, load, series, &mean));
-    if (series->n == 0) // it was over within one
+    if (series->n == 0) // shorter than one window
         series->bytes_per_s[series->n++] = mean;
     return OK;
 }
@@ -209,7 +208,7 @@ enum err disk_probe_rate(struct disk_probe *d, const struct disk_load *load, dou
 
 /* ---- series ---- */
 
-/* Of windows [from, to), at least one. */
+/* The median rate of windows [from, to), at least one. */
 static struct rate rate_of(const struct disk_series *s, int from, int to)
 {
     double samples[DISK_SERIES_MAX];

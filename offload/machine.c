@@ -1,8 +1,7 @@
 /* offload/machine.c - see machine.h; the only file that includes hwloc.
  *
- * Owns and refuses what machine.h says.
- * Note: hwloc leaves out CPUs that a cpuset forbids, but not those that taskset
- * took away; the affinity mask has the last word. */
+ * Note: hwloc leaves out CPUs that a cpuset forbids, but not those that taskset removed, so cores
+ * are also filtered by the affinity mask. */
 #include "offload/machine.h"
 
 #include <dirent.h>
@@ -21,7 +20,7 @@
 #include <unistd.h>
 
 #define CPUS_MAX     8192
-#define DM_DEPTH_MAX 4 // device-mapper and RAID devices on top of each other
+#define DM_DEPTH_MAX 4 // stacked device-mapper and RAID devices
 
 atomic_int machine_in_library;
 
@@ -46,7 +45,7 @@ static void cores_from_hwloc(struct machine_info *info, hwloc_topology_t t, cons
     }
 }
 
-/* The caches farthest from the cores, each once. */
+/* Bytes of all last-level caches. */
 static int64_t cache_bytes(hwloc_topology_t t)
 {
     static const hwloc_obj_type_t levels[] = {HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE,
@@ -122,7 +121,7 @@ static FILE *file_open(const char *root, const char *path)
     return n < (int)sizeof full ? fopen(full, "re") : NULL;
 }
 
-/* `key: N kB` of a /proc file in bytes; -1 when it is not there. */
+/* `key: N kB` of a /proc file in bytes; -1: no such key. */
 static int64_t proc_kib(const char *root, const char *path, const char *key)
 {
     FILE *f = file_open(root, path);
@@ -159,7 +158,7 @@ int64_t machine_peak_rss_bytes(void)
 
 /* ---- disk ---- */
 
-/* The name of the first device below a device-mapper or RAID one; 0 when it stands on itself. */
+/* The name of the first device below a device-mapper or RAID device; 0: it is neither. */
 static int slave_find(const char *device, char *name, size_t n_name)
 {
     char path[PATH_MAX + 16];
@@ -185,7 +184,7 @@ int machine_device_node(const char *root, unsigned device_major, unsigned device
             break;
         snprintf(link, sizeof link, "%s/sys/class/block/%s", root, name);
     }
-    /* .../0000:01:00.0/nvme/nvme0/nvme0n1/nvme0n1p2: the node stands at one of the parents. */
+    /* .../0000:01:00.0/nvme/nvme0/nvme0n1/nvme0n1p2: one of the parents has a numa_node file. */
     for (char *slash; (slash = strrchr(device, '/')) && slash != device; *slash = 0) {
         char path[PATH_MAX + 16], line[32];
         snprintf(path, sizeof path, "%s/numa_node", device);
@@ -235,7 +234,7 @@ enum err machine_read(struct machine_info *info, const char *offload_dir)
 
 void machine_room(const struct machine_info *info, int64_t *ram, int64_t *disk)
 {
-    /* For others on the machine; where little is free, as in a small container, a quarter. */
+    /* Left for other processes: 256 MiB, or a quarter where little is free (small containers). */
     int64_t spare = min_i64((int64_t)256 << 20, info->ram_free_bytes / 4);
     int64_t margin = info->ram_free_bytes / 10 + spare;
     *ram = max_i64(info->ram_free_bytes - margin, 0);

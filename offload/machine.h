@@ -1,7 +1,7 @@
-/* offload/machine.h - what this machine has, and how much of it is ours to use.
+/* offload/machine.h - what hardware this machine has, and how much of it this process may use.
  *
- * Owns: looking (hwloc, /proc, /sys, control groups). Refuses: measuring speeds (probe) and
- * deciding what to do with them (policy). */
+ * Owns: detection (hwloc, /proc, /sys, control groups). Refuses: measuring rates (probe), decisions
+ * (policy). */
 #ifndef OFFLOAD_MACHINE_H
 #define OFFLOAD_MACHINE_H
 
@@ -20,10 +20,9 @@ struct machine_info {
     int core_cpus[MACHINE_CORES_MAX];  // [n_cores] one usable CPU of each core, for pool_open
     int core_nodes[MACHINE_CORES_MAX]; // [n_cores] its NUMA node
     int n_numa_nodes;
-    int64_t cache_bytes; // last-level caches, all together; 0: unknown
-    int64_t ram_bytes;   // of the machine
-    int64_t
-        ram_free_bytes; // what may be taken: the least of MemAvailable and the control groups' room
+    int64_t cache_bytes;    // last-level caches, all together; 0: unknown
+    int64_t ram_bytes;      // of the machine
+    int64_t ram_free_bytes; // available: the lesser of MemAvailable and cgroup.memory_free_bytes
     struct cgroup_limits cgroup;
     int64_t memlock_bytes;   // RLIMIT_MEMLOCK; INT64_MAX: no limit
     int64_t disk_free_bytes; // where offload_dir is, for this user; -1 without a directory
@@ -31,25 +30,25 @@ struct machine_info {
     int disk_node; // NUMA node of the drive below offload_dir; -1: unknown, or there is only one
 };
 
-/* 1 while a library reads the topology: hwloc 2.9 follows a null pointer when malloc fails there,
- * and whoever catches the signal can say what it was. */
+/* 1 while hwloc reads the topology. hwloc 2.9 follows a null pointer when malloc fails there; the
+ * signal handler reads this flag to report the cause. */
 extern atomic_int machine_in_library;
 
-/* Looks. offload_dir may be NULL. ERR_USAGE: offload_dir is not a directory that exists; everything
- * else degrades to "unknown" (0 or -1) rather than failing. */
+/* Fills *info. offload_dir may be NULL. ERR_USAGE: offload_dir is not an existing directory; any
+ * other failure leaves a field "unknown" (0 or -1). */
 enum err machine_read(struct machine_info *info, const char *offload_dir);
 
-/* What a run may take here when nobody says more: what is free, less a tenth and 256 MiB of RAM;
- * others live here too. 0 where unknown. */
+/* Default budgets in bytes: free RAM less a tenth and 256 MiB for other processes, free disk less a
+ * tenth. 0 where unknown. */
 void machine_room(const struct machine_info *info, int64_t *ram, int64_t *disk);
 
-/* Asks for a range of RAM to lie on a NUMA node, before it is touched. A wish: where the kernel
- * cannot, the run is slower, not wrong. */
+/* Binds a range of RAM to a NUMA node, before the first touch. On failure it warns; the run is
+ * slower, not wrong. */
 void machine_memory_bind(void *base, int64_t n_bytes, int node);
 
-int64_t machine_peak_rss_bytes(void); // VmHWM; 0 when /proc is not there
+int64_t machine_peak_rss_bytes(void); // VmHWM; 0 without /proc
 
-/* The part of machine_read that looks at memory. `root` as in cgroup_read. */
+/* The part of machine_read() that reads memory. `root` as in cgroup_read(). */
 void machine_memory_read(struct machine_info *info, const char *root);
 /* NUMA node of the block device `major`:`minor`, -1 when unknown. `root` as in cgroup_read. */
 int machine_device_node(const char *root, unsigned device_major, unsigned device_minor);

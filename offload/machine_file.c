@@ -1,9 +1,9 @@
 /* offload/machine_file.c - machine files: flat `key = value`, # starts a comment (see probe.h).
  *
- * Owns: keys beside the rates, and every range. Refuses: unknown and repeated keys, values that are
- * not plain decimal numbers, values out of range; always with file and line. Note:
- * a key that is not there leaves 0: "unknown". A plan for a machine whose rates are unknown would
- * be for one where they cost nothing, so machine_file_read refuses it. */
+ * Owns: keys beside the rates, and every range. Refuses, with file and line: unknown and repeated
+ * keys, values that are not plain decimal numbers, values out of range. Note: a missing key leaves
+ * 0, "unknown". A plan would take an unknown rate for one that costs nothing, so
+ * machine_file_read() refuses files without the needed rates. */
 #include "offload/machine_file.h"
 
 #include <errno.h>
@@ -14,11 +14,11 @@
 #include "kernels/base/whole.h"
 #include "offload/probe.h"
 
-/* What a file says besides rates. */
+/* Keys of a file beside the rates. */
 static const struct {
     const char *key;
     size_t offset;
-    int is_count; // an int that it has to say; else bytes (int64_t) that it may leave out
+    int is_count; // 1: an int that has to be there; 0: bytes (int64_t), optional
     double max;
     const char *unit;
 } others[] = {
@@ -40,7 +40,7 @@ static const char *key_at(int i)
 
 /* ---- reading ---- */
 
-/* strtod takes hex, infinities and more: only digits, point and exponent may come before it. */
+/* strtod also accepts hex and infinities: allow only digits, signs, point and exponent. */
 static int number_parse(const char *text, double *x)
 {
     if (!*text || text[strspn(text, "0123456789.eE+-")])
@@ -51,7 +51,7 @@ static int number_parse(const char *text, double *x)
     return *end || end == text || errno == ERANGE ? -1 : 0;
 }
 
-/* A number, its range and what it counts. */
+/* A key with its unit and range. */
 struct field {
     const char *key, *unit, *path;
     double max;
@@ -60,14 +60,14 @@ struct field {
 
 static enum err number_check(const struct field *f, double x)
 {
-    const int in_range = x >= 0 && x <= f->max; // only then is a cast defined
+    const int in_range = x >= 0 && x <= f->max; // outside it the cast is undefined
     if (!in_range || (f->whole && x != (double)(int64_t)x))
         return fail(ERR_INPUT, "%s: line %d: %s: %g is out of range (0..%g %s)", f->path, f->line,
                     f->key, x, f->max, f->unit);
     return OK;
 }
 
-/* x[n] of a rate: value, then spread, then samples. */
+/* x[n]: the value of a rate, then its spread, then the number of samples. */
 static enum err rate_set(struct rate *r, const struct field *f, const double *x, int n)
 {
     const struct field samples = {f->key, "samples", f->path, SAMPLES_MAX, f->line, 1};
@@ -207,7 +207,7 @@ enum err machine_device_check(const struct machine *m, const char *path)
     return OK;
 }
 
-/* Every rate that a plan divides by. */
+/* Checks every rate that a plan divides by, except a device's. */
 static enum err rates_check(const struct machine *m, const char *path)
 {
     for (int i = 0; i < N_MACHINE_RATES; i++)

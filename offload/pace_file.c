@@ -9,7 +9,7 @@
 #include "offload/machine_file.h"
 #include "offload/probe_cache.h"
 
-/* -1: it is not one. */
+/* -1: the text is not a pace file. */
 static int parse(struct pace_runs *s, const char *text)
 {
     const char *at = strchr(text, '\n');

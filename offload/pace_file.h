@@ -1,16 +1,16 @@
-/* offload/pace_file.h - how long runs of a model took by what was predicted, in the cache folder.
+/* offload/pace_file.h - measured / predicted seconds of a model's runs, in the cache folder.
  *
- * Owns: the text of the file and its checksum. Refuses: its name (engine/api/run_rates.c); to judge
- * a run, or to draw a factor from many (policy/pace.h). */
+ * Owns: the file's text and checksum. Refuses: its name (engine/api/run_rates.c); judging a run, or
+ * making a factor of many (policy/pace.h). */
 #ifndef OFFLOAD_PACE_FILE_H
 #define OFFLOAD_PACE_FILE_H
 
 #include "policy/pace.h"
 
-/* No runs where there is no file, or an old or damaged one. */
+/* No runs if the file is missing, old or damaged. */
 void pace_file_read(struct pace_runs *s, const char *path);
-/* One run more. Of two that end at once one is lost; a file that cannot be written costs no more
- * than a worse prediction. */
+/* Adds a run. Of two that are added at once one is lost; a file that cannot be written only makes
+ * predictions worse. */
 void pace_file_add(const char *path, const struct pace_run *run);
 
 #endif

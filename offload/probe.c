@@ -1,10 +1,10 @@
-/* offload/probe.c - see probe.h: what is measured of this machine, and RAM itself.
+/* offload/probe.c - see probe.h: the order of the measurements, and RAM.
  *
  * Owns: the order, and for how long. Refuses: the disk (probe_disk.c), matmuls (probe_matmul.c),
- * attention and what else a layer does (probe_attend.c), the device (probe_device.c), the cache
+ * attention and other ops of a layer (probe_attend.c), the device (probe_device.c), the cache
  * (probe_cache.c) and the file's text (machine_file.c).
- * Note: every rate is the median of many short samples, never the best: a plan is
- * for the machine as it is, and the spread tells when it was busy. */
+ * Note: every rate is the median of many short samples, never the best: a plan needs the usual
+ * speed of the machine, and the spread shows when the machine was busy. */
 #include "offload/probe_impl.h"
 
 #include "kernels/base/arena.h"
@@ -100,7 +100,7 @@ struct ram_scan {
     uint32_t crc;
 };
 
-/* Two sums that live in registers: one in memory would wait for its own stores. */
+/* Two sums in registers: a sum in memory would wait for its own stores. */
 static void ram_scan_part(void *ctx, int thread, int n_threads)
 {
     const struct ram_scan *scan = ctx;
@@ -112,7 +112,7 @@ static void ram_scan_part(void *ctx, int thread, int n_threads)
         odd += scan->lines[2 * i + 1];
     }
     even += odd;
-    __asm__ volatile("" ::"m"(even)); // the sums are wanted
+    __asm__ volatile("" ::"m"(even)); // keeps the sums from being optimized away
 }
 
 static void ram_scan_turn(void *ctx, int i)
@@ -129,7 +129,7 @@ static void ram_crc_turn(void *ctx, int i)
     scan->crc = crc32c(scan->crc, scan->lines, scan->n_lines * 64);
 }
 
-/* Every thread touches its own part first: pages come from its NUMA node. */
+/* Every thread touches its own part first, so that the pages come from its NUMA node. */
 static void ram_fill_part(void *ctx, int thread, int n_threads)
 {
     const struct ram_scan *scan = ctx;
@@ -142,7 +142,7 @@ static enum err ram_open(struct ram_scan *scan, struct pool *pool, int64_t buffe
 {
     void *base;
     int64_t bytes = round_up(max_i64(buffer_bytes, 4096), 4096);
-    TRY(device_cpu()->api->alloc(device_cpu(), bytes, &base)); // as a run's, in huge pages
+    TRY(device_cpu()->api->alloc(device_cpu(), bytes, &base)); // huge pages, as in a run
     *scan = (struct ram_scan){.pool = pool, .lines = base, .n_lines = bytes / 64};
     pool_run(pool, ram_fill_part, scan);
     return OK;
@@ -179,9 +179,9 @@ static int compare_rates(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* What a hypervisor gives only when it is touched, or takes back soon after it was freed, costs a
- * hundred times as much as what was in use just now, and a buffer may be of both: the slowest third
- * is what a large run meets. */
+/* Rate at which fresh memory is populated. A page that a hypervisor has to supply costs a hundred
+ * times as much as a page in recent use, and a buffer may have both kinds: the slowest third of the
+ * windows is what a large run meets. */
 static enum err measure_fresh(struct machine *m, const struct probe_config *c)
 {
     double rates[FRESH_WINDOWS];
@@ -232,7 +232,7 @@ enum err probe_run_part(struct machine *m, const struct probe_config *c, enum ma
         return probe_disk(m, c);
     if (part == MACHINE_DEVICE)
         return probe_device(m, c);
-    TRY(measure_fresh(m, c)); // before others free what they had
+    TRY(measure_fresh(m, c)); // before other measurements free memory
     TRY(measure_ram(m, c));
     TRY(probe_matmuls(m, c));
     return probe_attention(m, c);

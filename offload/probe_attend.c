@@ -1,10 +1,9 @@
-/* offload/probe_attend.c - of probe.h: what a layer does beside matmuls: decoding rows that attend,
- * prompts that do, norms and their like.
+/* offload/probe_attend.c - of probe.h: ops of a layer beside matmuls: attention of decoding rows
+ * and of prompts, norms and other ops by row.
  *
- * Owns: pages of KV in one stretch of memory. Refuses: eviction: what it adds to attention is
- * bench's to show.
- * Note: rows take turns, so that each one's pages come out of RAM; with little
- * memory it is one row, and the caches. */
+ * Owns: KV pages in one contiguous range.
+ * Note: calls use the rows in turn, so that the pages of each row are read from RAM; with little
+ * memory there is one row, read from caches. */
 #include "offload/probe_impl.h"
 
 #include <math.h>
@@ -17,8 +16,8 @@
 #define KV_HEADS     8
 #define HEAD_DIM     128
 #define HEAD_DIM_MAX 1024
-#define SLOTS        512 // of a row
-#define ROWS         32  // of one call, at most
+#define SLOTS        512 // per row
+#define ROWS         32  // per call, at most
 #define ROWS_ALL     512
 #define ATTEND_S     0.05
 #define PROMPT       512 // tokens
@@ -40,7 +39,7 @@ static void fill(float *x, int64_t n)
         x[i] = number(i);
 }
 
-/* n pages like the first, which gets 32 tokens. */
+/* Fills the first page with 32 tokens and copies it to the other n - 1. */
 static void fill_pages(const struct kv_layout *l, uint8_t *pages, int64_t n)
 {
     float k[HEAD_DIM_MAX], v[HEAD_DIM_MAX];
@@ -62,18 +61,18 @@ struct rows_bed {
     const struct ops *ops;
     const struct probe_attend *shape;
     struct kv_layout layout, ring;
-    int n_rows, each, pages_row; // rows, rows of one call, pages of a row
-    int ring_slots;              // of a row; its other slots are in pages
+    int n_rows, each, pages_row; // rows, rows per call, pages per row
+    int ring_slots;              // slots of a row in its ring; the others are in pages
     struct evict_row limits;
     uint8_t *pages, *rings; // [n_rows][pages_row] and [n_rows][KV_RING_PAGES] pages
     int32_t *page_ids;      // [n_rows][pages_row]
     uint64_t *dirty;        // [n_rows][dirty_stride]
     int dirty_stride;
-    int32_t *slot_pos;         // [n_rows, n_kv_heads, slots] where rows evict
+    int32_t *slot_pos;         // [n_rows, n_kv_heads, slots] if rows evict
     float *slot_score;         // the same
-    int32_t *slot_rank;        // the same where positions are ranks
-    float *angles;             // [slots + 1, rope_dim / 2] then, cosine and sine of the same angle
-    float *slot_trait;         // the same, where the policy has one
+    int32_t *slot_rank;        // the same, if positions are ranks
+    float *angles;             // [slots + 1, rope_dim / 2] if positions are ranks; cosine = sine
+    float *slot_trait;         // as slot_pos, if the policy has a trait
     struct forced_span *spans; // [each]
     float *q, *out;            // [each, n_heads, head_dim]
     float *k, *v;              // [each, n_kv_heads, head_dim]
@@ -96,7 +95,7 @@ static int64_t angle_numbers(const struct rows_bed *b)
     return by_rank ? (int64_t)(b->shape->slots + 1) * (b->shape->rope_dim / 2) : 0;
 }
 
-/* Slots with a trait. */
+/* Numbers of slot_trait per row. */
 static int64_t trait_numbers(const struct rows_bed *b)
 {
     return evict_policy_trait(b->shape->evict.policy) ? slot_numbers(b) : 0;
@@ -129,7 +128,7 @@ static void rows_carve(struct rows_bed *b, struct arena *a)
                    64);
 }
 
-/* A row has room for one more token, as 31 of 32 find it; where rows evict it has none. */
+/* Without eviction a row has a free slot for its new token, as 31 of 32 tokens have; else none. */
 static void rows_fill(struct rows_bed *b)
 {
     const struct probe_attend *p = b->shape;
@@ -170,7 +169,7 @@ static void rows_turn(void *ctx, int i)
     int64_t ring_bytes = KV_RING_PAGES * b->ring.page_bytes;
     int q_stride = p->n_heads * p->head_dim, kv_stride = p->n_kv_heads * p->head_dim;
     for (int row = 0; row < b->each && evicts(b); row++)
-        b->spans[row].pos++; // else all that came would be the newest there is
+        b->spans[row].pos++; // else all new tokens would have the newest position, a protected one
     struct attend_forced_args args = {
         .kv = {.layout = b->layout,
                .ring = b->ring,
@@ -210,7 +209,7 @@ static void rows_turn(void *ctx, int i)
     ops_run_attend_forced(b->ops, &args);
 }
 
-/* KV of one row, K and V without what pads a page. */
+/* Bytes of K and V of one row, without the padding of pages. */
 static double row_bytes(const struct rows_bed *b)
 {
     return 2.0 / PAGE_SLOTS *
@@ -296,7 +295,7 @@ static void prompt_carve(struct prompt_bed *b, struct arena *a)
         a, attend_prompt_scratch_bytes(b->ops, PROMPT, PROMPT_HEADS, PROMPT_KV, HEAD_DIM), 64);
 }
 
-/* All of its tiles. */
+/* A whole prompt, tile by tile. */
 static void prompt_turn(void *ctx, int i)
 {
     struct prompt_bed *b = ctx;
@@ -364,7 +363,7 @@ static void norm_carve(struct norm_bed *b, struct arena *a)
     b->positions = ARENA_ARRAY(a, int32_t, TOKENS);
 }
 
-/* Numbers that stay what they are however often the ops go over them: rotations keep lengths, and
+/* Inputs that the ops leave as they are, however often they run: rotations keep lengths, and
  * silu(g) x (1 + exp(-g)) = g. */
 static void norm_fill(struct norm_bed *b)
 {

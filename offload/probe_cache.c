@@ -1,8 +1,8 @@
-/* offload/probe_cache.c - of probe.h: what was measured here before, a file for each part.
+/* offload/probe_cache.c - of probe.h: cached measurements, a file for each part.
  *
- * Owns: the names of the files, and whether to trust one. Refuses: folders: somebody made it.
- * Note: a run's memory is in the key of what is measured in memory, and in that
- * only, so that runs under many budgets share the disk's figures, and most often the others. */
+ * Owns: the names of the files, and whether a file is valid. Refuses: making the folder.
+ * Note: the memory of a run is part of the key only for rates measured in memory, so that runs
+ * under many budgets share the disk's figures, and most often the others. */
 #include "offload/probe_cache.h"
 
 #include <dirent.h>
@@ -21,11 +21,11 @@
 #include "offload/probe_impl.h"
 
 #define CACHE_AGE_S (30 * 24 * 3600)
-#define SPREAD_MOST 0.15 // of a rate: beyond, the machine was busy
+#define SPREAD_MOST 0.15  // of a rate, by its value: above it the machine was busy
 #define DISK_GUESS  0.5e9 // bytes per second
-#define BUSY_AGE_S  120  // of figures that a busy machine gave
-#define AGAIN_S     3600 // sooner it is busy still, and every start would wait for that
-/* The last line holds the checksum of all before it: a cut file would still parse. */
+#define BUSY_AGE_S  120   // of figures measured on a busy machine
+#define AGAIN_S     3600  // sooner the machine is still busy, and every start would measure
+/* The last line: a checksum of everything before it, because a cut file would still parse. */
 #define CHECK_FORMAT "# check = %08x\n"
 #define CHECK_BYTES  19
 
@@ -51,12 +51,12 @@ int64_t probe_cache_read(const char *path, char *text)
     return memcmp(check, text + n, CHECK_BYTES) == 0 ? n : -1;
 }
 
-/* A cache that cannot be written costs some seconds next time, no more. */
+/* If the cache cannot be written, the next run measures again. */
 void probe_cache_write(const char *path, char *text, int64_t n, int busy)
 {
     n += snprintf(text + n, CHECK_BYTES + 1, CHECK_FORMAT, crc32c(0, text, n));
     enum err err = machine_text_save(path, text, n);
-    if (err != OK && err != ERR_JOB) // ERR_JOB: another process has kept its own meanwhile
+    if (err != OK && err != ERR_JOB) // ERR_JOB: another process wrote the file meanwhile
         log_line(LOG_WARN, "probe: the result is not stored: %s", err_text());
     const time_t then = time(NULL) - (CACHE_AGE_S - BUSY_AGE_S);
     const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_sec = then}};
@@ -64,7 +64,7 @@ void probe_cache_write(const char *path, char *text, int64_t n, int busy)
         (void)utimensat(AT_FDCWD, path, times, 0);
 }
 
-/* probe-WHAT-HASH.cfg, as probe_cache_path() has it. */
+/* 1: the name has the form of probe_cache_path(). */
 static int is_named(const char *name)
 {
     const char *last = strrchr(name, '-');
@@ -72,7 +72,7 @@ static int is_named(const char *name)
            strspn(last + 1, "0123456789abcdef") == 16 && strcmp(last + 17, ".cfg") == 0;
 }
 
-/* 1 when it ends as probe_cache_write() ends a file, whatever the checksum is. */
+/* 1: the last line is a checksum, right or wrong. */
 static int is_ours(const char *path, struct stat *st)
 {
     char end[CHECK_BYTES + 1] = "", check[CHECK_BYTES + 1];
@@ -105,8 +105,8 @@ enum err probe_cache_reset(const char *cache_dir, int64_t *n, int64_t *n_bytes)
     for (const struct dirent *e; err == OK && (e = readdir(dir));) {
         char path[4200];
         struct stat st;
-        if (!is_named(e->d_name) || snprintf(path, sizeof path, "%s/%s", cache_dir, e->d_name) >=
-                                        (int)sizeof path)
+        if (!is_named(e->d_name) ||
+            snprintf(path, sizeof path, "%s/%s", cache_dir, e->d_name) >= (int)sizeof path)
             continue;
         if (!is_ours(path, &st))
             continue;
@@ -183,7 +183,7 @@ void probe_figures_write(const char *path, double *x, int n)
     CHECK(n <= PROBE_FIGURES_MAX);
     for (int i = 0; i < n; i++)
         n_bytes += snprintf(text + n_bytes, sizeof text - (size_t)n_bytes, "%.6g\n", x[i]);
-    if (figures_parse(text, x, n)) // else figures that nobody would believe
+    if (figures_parse(text, x, n)) // else the file would be refused when read
         probe_cache_write(path, text, n_bytes, 0);
 }
 
@@ -236,7 +236,7 @@ static void part_copy(struct machine *to, const struct machine *from, enum machi
             to->rates[i] = from->rates[i];
 }
 
-/* 1 when `path` has all of a part that can be trusted; it goes into m. */
+/* Reads a part into m. 0: the file is not valid, or a needed rate is missing. */
 static int part_read(struct machine *m, enum machine_part part, const char *path)
 {
     char text[MACHINE_FILE_BYTES_MAX];
@@ -251,14 +251,14 @@ static int part_read(struct machine *m, enum machine_part part, const char *path
     return 1;
 }
 
-/* ---- what was measured while somebody else was busy ---- */
+/* ---- measuring again ---- */
 
 static double spread_of(const struct rate *r)
 {
     return r->value > 0 && r->n > 1 ? r->spread / r->value : INFINITY;
 }
 
-/* The rate that a plan divides by whose samples were furthest apart; -1: nobody knows of any. */
+/* The rate that a plan divides by with the widest spread; -1: none has samples. */
 static int part_widest(const struct machine *m, enum machine_part part)
 {
     int widest = -1;
@@ -269,7 +269,7 @@ static int part_widest(const struct machine *m, enum machine_part part)
     return widest;
 }
 
-/* Measures a part once more; every rate stays as it was unless its samples are nearer now. */
+/* Measures a part once more; of each rate the one with the narrower spread stays. */
 static enum err part_again(struct machine *m, const struct probe_config *c, enum machine_part part,
                            int widest)
 {
@@ -283,7 +283,7 @@ static enum err part_again(struct machine *m, const struct probe_config *c, enum
     return OK;
 }
 
-/* From now on m has the digits that the file has: a plan is the same with the cache as without. */
+/* Writes a part; m gets the digits of the file, so that plans do not depend on the cache. */
 static void part_write(struct machine *m, const struct probe_config *c, enum machine_part part,
                        const char *path, int busy)
 {
@@ -296,7 +296,7 @@ static void part_write(struct machine *m, const struct probe_config *c, enum mac
     snprintf(comment, sizeof comment, "%s of %s\ndate: %s", part_names[part], cpu_name(c), date);
     int n = machine_text_format(&only, comment, text, MACHINE_TEXT_BYTES);
     if (n < 0 || machine_text_parse(&only, text, n, path) != OK)
-        return; // figures that nobody would believe
+        return; // the file would be refused when read
     part_copy(m, &only, part);
     probe_cache_write(path, text, n, busy);
 }
@@ -315,7 +315,7 @@ struct part_probe {
     struct machine *m;
     const struct probe_config *c;
     enum machine_part part;
-    int widest; // of a part that is there: the rate for which all are measured again; -1: none
+    int widest; // of a cached part: the rate for which it is measured again; -1: not cached
 };
 
 static enum err part_measure(void *ctx)

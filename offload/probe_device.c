@@ -1,8 +1,8 @@
-/* offload/probe_device.c - of probe.h: the rates of a device with memory of its own.
+/* offload/probe_device.c - of probe.h: the rates of a device with its own memory.
  *
- * Owns: one stretch of its memory and one of pinned RAM while it measures. Note:
- * commands are queued, so a rate is that of a burst of them: the host reads its clock before the
- * first is queued and after an event behind the last. */
+ * Owns: a range of device memory and one of pinned RAM while it measures. Note: commands are
+ * queued, so a rate is that of a burst of commands: the host reads its clock before the first is
+ * queued and after an event that follows the last. */
 #include "offload/probe_impl.h"
 
 #include "kernels/base/arena.h"
@@ -10,22 +10,22 @@
 
 #define MIB    ((int64_t)1 << 20)
 #define PINNED (64 * MIB)
-/* Of device memory: more than its caches hold, but of a small one no more than its 32nd part, or
- * the least that says anything. */
+/* Device memory to measure in: a 32nd of all, within these limits. The upper one exceeds the
+ * device's caches. */
 #define STRETCH_MOST  (512 * MIB)
 #define STRETCH_LEAST (32 * MIB)
 #define ROOM_LEAST    (1 * MIB) // the smallest matmul fits
 #define TURNS         7
-#define BURST_S       0.02 // seconds: long enough to count
+#define BURST_S       0.02 // seconds of a burst
 #define BURST_MAX     64
 #define MATMUL_N      8192
 #define MATMUL_K      2048
-#define MATMUL_LEAST  64    // either, where memory is small
+#define MATMUL_LEAST  64    // least N and K, for little memory
 #define WIDE_S        0.002 // seconds of an op that is wide enough
 #define HEADS_MAX     64
 #define HEAD_DIM      128
 #define HEAD_SCALE    0.088f
-#define ROWS          32 // that decode
+#define ROWS          32 // decoding rows
 #define ROW_SLOTS     512
 #define ROW_PAGES     (ROW_SLOTS / PAGE_SLOTS)
 #define PROMPT        1024 // tokens
@@ -35,12 +35,12 @@
 
 struct bench {
     struct device *device;
-    struct ops ops; // its stream is this bench's
+    struct ops ops; // with a stream of its own
     struct event *done;
-    struct stream *back; // what comes back while the other copies there
+    struct stream *back; // copies to RAM while ops.stream copies to the device
     struct event *back_done;
-    uint8_t *ram;    // [ram_bytes] pinned, of numbers
-    uint8_t *tables; // [TABLE_BYTES] pinned, behind them: spans and page ids of attention
+    uint8_t *ram;    // [ram_bytes] pinned, filled with numbers
+    uint8_t *tables; // [TABLE_BYTES] pinned, after `ram`: spans and page ids of attention
     uint8_t *base;   // [n_bytes] on the device
     int64_t ram_bytes, n_bytes;
     int pinned;
@@ -96,11 +96,11 @@ static enum err bench_open(struct bench *b, const struct probe_config *c)
     if (b->ram_bytes < 2 * ALIGN || b->n_bytes < ROOM_LEAST)
         return no_room(ROOM_LEAST);
     void *ram, *base;
-    TRY(device_cpu()->api->alloc(device_cpu(), b->ram_bytes + TABLE_BYTES, &ram)); // as a run's
+    TRY(device_cpu()->api->alloc(device_cpu(), b->ram_bytes + TABLE_BYTES, &ram)); // as a run's RAM
     b->ram = ram;
     b->tables = b->ram + b->ram_bytes;
-    /* Small normal numbers as f32, f16 and bf16, good as scales and quants: zeros would be computed
-     * at less power, and so faster, than weights are. */
+    /* Small normal numbers as f32, f16 and bf16, and valid scales and quants. Zeros would need less
+     * power than weights, and so be computed faster. */
     for (int64_t i = 0; i < b->ram_bytes; i++)
         b->ram[i] = (uint8_t)(0x30 + mix64((uint64_t)i) % 12);
     TRY(api->pin(c->device, b->ram, b->ram_bytes + TABLE_BYTES));
@@ -113,7 +113,7 @@ static enum err bench_open(struct bench *b, const struct probe_config *c)
     return api->event_open(c->device, &b->done);
 }
 
-/* Numbers everywhere on the device: outputs of earlier ops, read as another type, may be none. */
+/* Numbers all over the device memory: outputs of earlier ops, read as another type, may be NaN. */
 static void queue_numbers(struct bench *b)
 {
     for (int64_t at = 0; at < b->n_bytes; at += b->ram_bytes)
@@ -135,7 +135,7 @@ static void queue_d2h(struct bench *b, int turn)
                          b->ram_bytes);
 }
 
-/* One half of the RAM each way, at once: the first stream ends when both have. */
+/* Copies half of the RAM each way at once; measure() waits for both streams. */
 static void queue_duplex(struct bench *b, int turn)
 {
     int64_t half = b->ram_bytes / 2, at = turn % (b->n_bytes / b->ram_bytes) * b->ram_bytes;
@@ -159,8 +159,8 @@ static void queue_matmul(struct bench *b, int turn)
     ops_run_matmul(&b->ops, &b->matmul);
 }
 
-/* Rate of `amount` per command, of TURNS bursts. The first, of one command, brings it all up and
- * says how many commands a burst takes. */
+/* Rate of `amount` per command, over TURNS bursts. One command before them warms up and sets the
+ * number of commands in a burst. */
 static enum err measure(struct bench *b, void (*queue)(struct bench *b, int turn), double amount,
                         struct rate *rate)
 {
@@ -184,16 +184,16 @@ static enum err measure(struct bench *b, void (*queue)(struct bench *b, int turn
     return OK;
 }
 
-/* One op of a width, placed in the device's memory: what one run of the op is worth; 0: it does not
- * fit there. */
+/* An op of variable width. place() lays it out in device memory and sets the amount of work of one
+ * call; 0: it does not fit. */
 struct wide_op {
     enum err (*place)(struct bench *b, int width, double *amount);
     void (*queue)(struct bench *b, int turn);
     int width_max;
 };
 
-/* The rate of the op as wide as a fast device needs to show its rate, and as narrow as a slow one
- * is done with soon. It stays 0 where not even the narrowest fits. */
+/* Measures at widths 1, 2, 4, ... until one call takes WIDE_S: wide enough for the rate of a fast
+ * device, short enough for a slow one. The rate stays 0 if not even width 1 fits. */
 static enum err measure_wide(struct bench *b, const struct wide_op *op, struct rate *rate)
 {
     double s = 0;
@@ -231,7 +231,7 @@ static int matmul_place(struct bench *b, int m, int n, int k)
     return 1;
 }
 
-/* Before the matmul that was placed runs; what stands in the memory are numbers afterwards, too. */
+/* Prepares the placed matmul for the library. The device memory holds numbers afterwards, too. */
 static enum err matmul_ready(struct bench *b)
 {
     if (b->ops.matmul == MATMUL_OWN)
@@ -240,7 +240,7 @@ static enum err matmul_ready(struct bench *b)
                                             b->base, b->n_bytes);
 }
 
-/* The outputs grow first, then the rows, up to the largest tile of a plan. */
+/* Width grows the outputs first, then the rows, up to the largest tile of a plan. */
 static enum err matmul_wide(struct bench *b, int width, double *amount)
 {
     const int most = MATMUL_N / MATMUL_LEAST;
@@ -273,7 +273,7 @@ static enum err measure_matmuls(struct bench *b, struct machine *m)
 
 /* ---- attention: `width` heads, each with KV of its own ---- */
 
-/* Memory of the device: measured where base is NULL, else the stretch. */
+/* An arena that only counts bytes (used 0), or one over the device memory. */
 static struct arena near_memory(const struct bench *b, int64_t used)
 {
     struct arena a;
@@ -283,7 +283,7 @@ static struct arena near_memory(const struct bench *b, int64_t used)
     return a;
 }
 
-/* Before the attention that was placed runs: its tables, and numbers around them. */
+/* Fills the device memory with numbers, and copies the tables of the placed attention to it. */
 static void send_tables(struct bench *b, const void *to, int64_t n_bytes)
 {
     queue_numbers(b);
@@ -296,7 +296,7 @@ static void queue_rows(struct bench *b, int turn)
     ops_run_attend_forced(&b->ops, &b->rows);
 }
 
-/* Spans and page ids of the rows, which follow each other in memory. */
+/* Spans and page ids of the rows, whose pages are contiguous. */
 struct rows_tables {
     struct forced_span spans[ROWS];
     int32_t page_ids[ROWS * ROW_PAGES];
@@ -316,7 +316,7 @@ static void rows_carve(struct bench *b, struct arena *a, int heads)
     r->scratch = arena_take(a, scratch, ALIGN);
 }
 
-/* Every row's last slot is that of its new token. */
+/* The last slot of every row is for its new token. */
 static void rows_tables_make(struct rows_tables *t)
 {
     for (int i = 0; i < ROWS; i++)
@@ -382,7 +382,7 @@ static void prompt_carve(struct bench *b, struct arena *a, int heads)
     p->scratch = arena_take(a, scratch, ALIGN);
 }
 
-/* A prompt, tile by tile, as a layer has it. */
+/* A prompt, tile by tile, as a layer computes it. */
 static enum err prompt_wide(struct bench *b, int heads, double *amount)
 {
     const int stride = heads * HEAD_DIM;

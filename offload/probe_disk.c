@@ -1,7 +1,7 @@
-/* offload/probe_disk.c - of probe.h: the disk, as runs read and write it.
+/* offload/probe_disk.c - of probe.h: the disk, read and written as runs do.
  *
  * Owns: the scratch file. Refuses: one measurement (disk_probe.c).
- * What lasts shows only behind a burst, so the long measurements come first. */
+ * Note: the sustained rate shows only after a burst, so the long measurements come first. */
 #include "offload/probe_impl.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static enum err measure(struct disk_probe *d, const struct probe_config *c, stru
     return OK;
 }
 
-/* One direction: what lasts and, where there was one, the burst before it. */
+/* Stores the sustained rate of one direction and, if there was one, the burst before it. */
 static void keep(struct machine *m, const struct probe_config *c, enum machine_rate lasting,
                  enum machine_rate burst, const struct disk_rates *rates)
 {

@@ -1,9 +1,9 @@
-/* offload/probe_layer.c - of probe_model.h: what a model's decoder layer does beside its matmuls.
+/* offload/probe_layer.c - of probe_model.h: a model's decoder layer without its matmuls.
  *
- * Owns: norms, rotations and activations by the model's own widths, and its rows that attend.
- * Refuses: matmuls (probe_model.c), prompts that attend (probe_prompt.c).
- * Note: of small rows most is what starting an op on all threads takes, which no
- * rate by bytes has in it. */
+ * Owns: norms, rotations and activations at the model's widths, and attention of its rows. Refuses:
+ * matmuls (probe_model.c), attention of prompts (probe_prompt.c).
+ * Note: few tokens spend most of the time on starting ops on all threads, which no rate by bytes
+ * includes. */
 #include "offload/probe_impl.h"
 #include "offload/probe_model.h"
 
@@ -15,15 +15,15 @@
 #define ATTEND_S   0.03
 #define SLOTS_FEW  PAGE_SLOTS
 #define SLOTS_MANY 512
-#define ROWS_KINDS 4     // matmul_rows[] that attend at once: beyond 64 they take turns
-#define LEAST_S    1e-12 // what a difference of two is, at least
+#define ROWS_KINDS 4     // matmul_rows[] that are measured: the rest is scaled up
+#define LEAST_S    1e-12 // least difference of two measurements
 
 /* ---- norms, rotations, activations ---- */
 
 struct layer_bed {
     const struct ops *ops;
     const struct probe_layer *l;
-    int m, most;        // tokens; for which there is room
+    int m, most;        // tokens; tokens that there is room for
     float *x, *y;       // [most, dim]
     float *weight;      // [dim]
     float *q, *k;       // [most, heads, head_dim], [most, KV heads, head_dim]
@@ -47,7 +47,7 @@ static void layer_carve(struct layer_bed *b, struct arena *a)
     b->positions = ARENA_ARRAY(a, int32_t, most);
 }
 
-/* Numbers that stay what they are however often the ops go over them: see probe_attend.c. */
+/* Inputs that the ops leave as they are: see norm_fill() in probe_attend.c. */
 static void layer_fill(struct layer_bed *b)
 {
     const struct probe_layer *l = b->l;
@@ -107,7 +107,7 @@ enum err probe_layer_rows(struct model_rates *r, const struct probe_layer *l,
 {
     struct layer_bed b = {.ops = c->ops, .l = l, .most = 2 * matmul_rows[N_MATMUL_ROWS - 1]};
     struct arena a;
-    do { // what more tokens take follows from as many as memory holds
+    do { // halves the tokens until they fit; the time of more tokens is scaled up
         b.most /= 2;
         arena_init(&a);
         layer_carve(&b, &a);
@@ -128,7 +128,7 @@ enum err probe_layer_rows(struct model_rates *r, const struct probe_layer *l,
 
 /* ---- rows that attend ---- */
 
-/* Seconds of `rows` rows over `slots` each; *spread grows to the widest, by its value. */
+/* Seconds of `rows` rows over `slots` slots each; raises *spread to its spread by value. */
 static enum err attend_cell(double *s, double *spread, const struct probe_layer *l,
                             const struct probe_config *c, int rows, int slots)
 {
@@ -149,7 +149,7 @@ static enum err attend_cell(double *s, double *spread, const struct probe_layer 
     return OK;
 }
 
-/* What rows cost that attend over nothing, and what a slot adds; then prompts. */
+/* attend_s: rows that attend over nothing; slot_s: each slot; then prompts. */
 enum err probe_layer_attend(struct model_rates *r, const struct probe_layer *l,
                             const struct probe_config *c)
 {

@@ -1,18 +1,17 @@
-/* offload/probe_matmul.c - of probe.h: matmuls, one or all that a machine file knows, and step_s.
+/* offload/probe_matmul.c - of probe.h: one matmul, or all those of a machine file, and step_s.
  *
- * Owns: the weights that they read. Note: weights are copies of one panel that
- * stand end to end, and a call of n outputs takes the next n / 32 panels, whoever's they are: that
- * they come out of RAM is all that counts. A machine that is slow at many rows takes fewer outputs.
- */
+ * Owns: the weights that they read. Note: the weights are copies of one panel, end to end, and a
+ * call of n outputs reads the next n / 32 panels. A machine that is slow at many rows computes
+ * fewer outputs. */
 #include "offload/probe_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CELL_S        0.02  // of one format and M
-#define CELL_LEAST    3     // calls
-#define CALL_S        0.015 // of one call, where outputs can be left out
+#define CELL_S        0.02  // seconds per format and M
+#define CELL_LEAST    3     // calls, at least
+#define CALL_S        0.015 // seconds of one call, where outputs can be left out
 #define OUTPUTS       2048
 #define OUTPUTS_LEAST 128
 
@@ -22,8 +21,7 @@ enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes)
     uint8_t *row = malloc((size_t)round_up(row_bytes, 64));
     if (!row)
         return fail(ERR_FIT, "no memory for %lld bytes to measure matmuls", (long long)row_bytes);
-    /* Bytes 0x30 to 0x3b are small normal numbers as f32, f16 and bf16, and good as scales and
-     * quants. */
+    /* Small normal numbers as f32, f16 and bf16, and valid scales and quants. */
     for (int64_t i = 0; i < row_bytes; i++)
         row[i] = (uint8_t)(0x30 + mix64((uint64_t)i) % 12);
     const void *rows[PANEL_ROWS];
@@ -36,7 +34,7 @@ enum err probe_fill_panels(enum dtype t, int k, uint8_t *base, int64_t n_bytes)
     return OK;
 }
 
-/* Room for m rows and, at once, n outputs. */
+/* Room for p->m rows and p->n outputs. */
 static void bed_carve(struct matmul_bed *b, const struct probe_matmul *p, struct arena *a)
 {
     b->panels = arena_take(a, b->panels_bytes, 4096);
@@ -117,10 +115,10 @@ enum err probe_matmul(const struct ops *ops, const struct probe_matmul *p, struc
     return err;
 }
 
-/* ---- all that a machine file knows ---- */
+/* ---- all matmuls of a machine file ---- */
 
-/* All M of one format; *p->n is what a call of one row takes. A call is four times as long as one
- * of the M before, so that outputs are left out in time. */
+/* All M of one format; p.n: outputs of the first call. The next M has four times the rows, so
+ * outputs are halved while the next call would take longer than CALL_S. */
 static void measure_format(struct machine *m, const struct probe_config *c, struct matmul_bed *b,
                            enum matmul_format format, struct probe_matmul p)
 {
@@ -138,7 +136,7 @@ static void measure_format(struct machine *m, const struct probe_config *c, stru
     }
 }
 
-/* step_s: what a step costs beside its bytes and FLOPs: its ops on one row of almost nothing. */
+/* step_s: the fixed cost of a step, PROBE_STEP_OPS matmuls of almost no bytes and FLOPs. */
 static enum err measure_step(struct machine *m, const struct probe_config *c)
 {
     struct probe_matmul tiny = {
@@ -159,7 +157,7 @@ enum err probe_matmuls(struct machine *m, const struct probe_config *c)
                              .n = OUTPUTS,
                              .k = OUTPUTS,
                              .seconds = probe_seconds(c, CELL_S)};
-    /* Memory is small, or the threads are many: each packs inputs of its own, as long as k. */
+    /* Little memory, or many threads: each packs inputs of its own, of length k. */
     while (p.k > OUTPUTS_LEAST &&
            (b.panels_bytes < dtype_panels_bytes(DTYPE_F32, p.n, p.k) ||
             (c->memory_bytes > 0 && probe_bed_bytes(b, &p) > c->memory_bytes))) {

@@ -1,9 +1,8 @@
 /* offload/probe_model.c - see probe_model.h.
  *
- * Owns: a stretch of memory with copies of a layer's matrices, each as large as the real one or,
- * where the model is large, a share of its outputs. Note: a share is timed and the
- * time is scaled up: matmuls take as long as their outputs are many, as long as every thread has
- * some. */
+ * Owns: copies of a layer's matrices, each as large as the real one or, if the model is large, with
+ * a share of its outputs. Note: the time of a share is scaled up: matmuls take time in proportion
+ * to their outputs, as long as every thread has some. */
 #include "offload/probe_model.h"
 
 #include <math.h>
@@ -17,35 +16,35 @@
 #include "offload/probe_cache.h"
 #include "offload/probe_impl.h"
 
-#define CELL_S        0.025 // of one state and M
+#define CELL_S        0.025 // seconds per state and M
 #define CELL_LEAST    3     // sweeps
-#define SWEEP_S       0.03  // of one, at the most tokens
+#define SWEEP_S       0.03  // seconds of a sweep at the most tokens
 #define SHARE_MOST    64
-#define SHARE_LAST    1024 // where memory is small, whatever the threads do
-#define OUTPUTS_LEAST 128  // of the calls of a share, for each thread
+#define SHARE_LAST    1024 // the same where memory is small
+#define OUTPUTS_LEAST 128  // outputs of a call with a share, per thread
 #define KEY_MAX       1024
 
 /* A list of matrices, in the order of its calls. */
 struct sweep_list {
     const struct probe_tensor *tensors;
     int n;
-    int reduces; // 1: outputs are logits, of which the greatest is wanted
+    int reduces; // 1: outputs are logits, reduced to the greatest
 };
 
-/* One list of matrices in one state, and memory for the copies of it. */
+/* One list of matrices in one state, with memory for its copies. */
 struct sweep_bed {
     const struct ops *ops;
     struct matmul_args calls[PROBE_TENSORS];
-    const struct probe_tensor *of[PROBE_TENSORS]; // a call's first
+    const struct probe_tensor *of[PROBE_TENSORS]; // first matrix of each call
     int outputs[PROBE_TENSORS][MATMUL_PARTS];
     int64_t at[PROBE_TENSORS][MATMUL_PARTS]; // bytes from the start of a copy
     int n_calls, n_copies;
     int64_t copy_bytes;
-    double share; // of all outputs
+    double share; // fraction of all weights that is computed
     uint8_t *copies;
     float *x, *y;                  // [rows, widest k], [rows, all outputs of the widest call]
-    int reduces;                   // as of the list
-    struct head_request *requests; // [rows] where it does
+    int reduces;                   // as in the list
+    struct head_request *requests; // [rows] if it reduces
     struct head_result *results;   // the same
     void *scratch;
 };
@@ -60,7 +59,7 @@ static int64_t panels_bytes(const struct matmul_part *part)
     return round_up(dtype_panels_bytes(part->w.dtype, part->w.n, part->w.k), 64);
 }
 
-/* The calls, without pointers; outputs are cut to one in `share`, in whole panels. */
+/* The calls, without pointers; each matrix keeps 1 / share of its outputs, in whole panels. */
 static void sweep_calls(struct sweep_bed *b, const struct probe_tensor *t, int n,
                         enum weight_state state, int share)
 {
@@ -129,8 +128,8 @@ static enum err sweep_fill(struct sweep_bed *b)
     return OK;
 }
 
-/* So many tokens. They are spread over experts: few ones meet only some of these, and each of those
- * a token; many meet all, each a share of the tokens. */
+/* Sets the number of tokens. Experts share them: few tokens reach only some experts, one token
+ * each; many tokens reach all experts, each with its part of the tokens. */
 static void sweep_tokens(struct sweep_bed *b, int tokens)
 {
     for (int i = 0; i < b->n_calls; i++) {
@@ -145,7 +144,7 @@ static void sweep_tokens(struct sweep_bed *b, int tokens)
     }
 }
 
-/* Logits, as a slice of the head leaves them. */
+/* Reduces logits as a slice of the head does. */
 static void sweep_reduce(const struct sweep_bed *b, const struct matmul_part *part, int m)
 {
     struct head_reduce_args args = {.logits = part->y,
@@ -177,7 +176,7 @@ static void sweep_turn(void *ctx, int turn)
     }
 }
 
-/* One in how many outputs: as few as keep a sweep short, as many as keep the threads busy. */
+/* Divides the outputs: few enough for a short sweep, enough to keep the threads busy. */
 static int share_of(const struct probe_tensor *t, int n, const struct machine *m,
                     const struct ops *ops)
 {
@@ -197,7 +196,7 @@ static int share_of(const struct probe_tensor *t, int n, const struct machine *m
     return share;
 }
 
-/* Seconds at matmul_rows[] tokens; *spread grows to the widest, by its value. */
+/* s: seconds at matmul_rows[] tokens; *spread: raised to the widest, by its value. */
 static enum err measure(double *s, double *spread, const struct sweep_list *l,
                         enum weight_state state, const struct machine *m,
                         const struct probe_config *c)
@@ -208,7 +207,7 @@ static enum err measure(double *s, double *spread, const struct sweep_list *l,
     struct arena a;
     int64_t copies = probe_ram_bytes(c) - PROBE_BESIDE_BYTES;
     int share = share_of(t, n, m, c->ops);
-    do { // of a large layer even one copy may be too much for the memory there is
+    do { // one copy of a large layer may exceed the memory: compute a smaller share
         sweep_calls(&b, t, n, state, share);
         arena_init(&a);
         sweep_carve(&b, &a, copies);
@@ -240,7 +239,7 @@ static int same_in_tiles(const struct probe_tensor *t, int n)
     return 1;
 }
 
-/* Both states of one list. */
+/* Measures both states of one list. */
 static enum err measure_states(double s[N_WEIGHT_STATES][N_MATMUL_ROWS], double *spread,
                                const struct sweep_list *l, const struct machine *m,
                                const struct probe_config *c)
@@ -280,7 +279,7 @@ enum err probe_model(struct model_rates *r, const struct machine *m, const struc
 
 /* ---- as numbers ---- */
 
-/* The measured format that a number of this one costs about as much as: by its bits. */
+/* The measured format with about the same cost per number: by its bits. */
 static enum matmul_format rate_format(enum dtype t)
 {
     double bits = 8.0 * (double)dtype_panel_bytes(t, 256) / (256 * PANEL_ROWS);
@@ -348,11 +347,11 @@ static void attend_key(const struct probe_model *p, char *key, int cap)
     kv_key(&p->beside, key, cap);
 }
 
-/* What is kept together: a stretch of the rates. What no KV bears on is measured once for all
- * policies and formats, so that plans that differ in them differ in nothing else. */
+/* Rates that share a cache file. Rates that do not depend on KV are measured once for all policies
+ * and KV formats, so that plans that differ in these differ in nothing else. */
 struct part {
-    const char *file, *told; // in its name, and to whoever waits
-    int first, end;          // of the rates as numbers; the last is the spread of the others
+    const char *file, *told; // in the file's name; in log lines
+    int first, end;          // indices of the rates; the last is the spread of the others
     void (*key)(const struct probe_model *p, char *key, int cap);
     enum err (*measure)(struct model_rates *r, const struct machine *m, const struct probe_model *p,
                         const struct probe_config *c);
@@ -363,13 +362,13 @@ static const struct part parts[] = {
     {"attend", "attention", RATES_BEFORE(attend_s),
      (int)(sizeof(struct model_rates) / sizeof(double)), attend_key, measure_attend}};
 
-/* The first of all rates: they are numbers throughout. */
+/* The rates as an array: all members are doubles. */
 static double *rates_of(struct model_rates *r)
 {
     return &r->layer_s[0][0];
 }
 
-/* The seconds of a part as one text, and back. 0: it is not one. */
+/* The seconds of a part as text, and back. part_parse() returns 0 for other text. */
 static int part_text(const struct part *part, struct model_rates *r, char *text, int cap)
 {
     int n = snprintf(text, (size_t)cap, "# sluice: seconds of a layer's and a head tile's ops\n");
@@ -438,7 +437,7 @@ static enum err part_cached(const struct part *part, struct model_rates *r, cons
         memcpy(rates_of(r) + part->first, now + part->first,
                (size_t)(part->end - part->first) * sizeof(double));
     n = part_text(part, r, text, sizeof text);
-    CHECK(part_parse(part, r, text)); // the digits that the file has, as everybody will read it
+    CHECK(part_parse(part, r, text)); // rounds r to the digits in the file
     probe_cache_write(path, text, n, busy);
     return OK;
 }

@@ -1,6 +1,6 @@
-/* offload/probe_model.h - what the layers of one model take on this CPU, by its own shapes.
+/* offload/probe_model.h - seconds of one model's layers on this CPU, at the model's shapes.
  *
- * Owns: the measurement and its cache. Refuses: models: whoever has one lists its matrices. */
+ * Owns: the measurement and its cache. Refuses: models; the caller lists the matrices. */
 #ifndef OFFLOAD_PROBE_MODEL_H
 #define OFFLOAD_PROBE_MODEL_H
 
@@ -11,17 +11,17 @@
 /* A matrix, as it is stored and as a tile. */
 struct probe_tensor {
     enum dtype stored, tile;
-    int n, k;          // of all experts
-    int joins;         // 1: a part of the same call as the one before
-    int experts, used; // of which a token takes `used`; 0, 0: all of it
+    int n, k;          // n: outputs of all experts together
+    int joins;         // 1: computed in one call with the matrix before
+    int experts, used; // a token uses `used` of the experts; 0, 0: there are none
 };
-/* What a decoder layer does besides. */
+/* A decoder layer without its matmuls. */
 struct probe_layer {
     int dim, n_heads, n_kv_heads, head_dim, ffn_dim;
-    int rope_dim; // 0: nothing is rotated
-    int gated;    // the activation is a product
+    int rope_dim; // 0: no rotation
+    int gated;    // 1: the activation is gated
     enum kv_format kv_format;
-    struct evict evict; // its policy, scope and positions count
+    struct evict evict; // policy, scope and positions are used
 };
 struct probe_model {
     struct probe_tensor layer[PROBE_TENSORS]; // of a decoder layer, in the order of its calls
@@ -30,15 +30,15 @@ struct probe_model {
     struct probe_layer beside;
 };
 
-/* Its matrices and the rest of its layers, as numbers for machine files. */
+/* Numbers of weights by measured matmul format, for predictions from machine files. */
 void probe_model_weights(const struct probe_model *p, struct model_weights *w);
 
-/* Measures, in about a second and a half: copies of the layer that do not fit the caches are gone
- * through at matmul_rows[] tokens; where a sweep is long by m->matmul_flops it is over a share of
- * each matrix's outputs. Of c it takes ops, the memory and time_share. ERR_FIT: no memory. */
+/* Measures for about a second and a half: sweeps over copies of the layer that exceed the caches,
+ * at matmul_rows[] tokens. If a sweep takes long by m->matmul_flops, it computes only a share of
+ * each matrix's outputs. Uses ops, the memory and time_share of c. ERR_FIT: no memory. */
 enum err probe_model(struct model_rates *r, const struct machine *m, const struct probe_model *p,
                      const struct probe_config *c);
-/* The same from the cache, as probe_cached. */
+/* The same through the cache, like probe_cached(). */
 enum err probe_model_cached(struct model_rates *r, const struct machine *m,
                             const struct probe_model *p, const struct probe_config *c,
                             const char *cache_dir, int *measured);

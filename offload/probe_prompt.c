@@ -1,9 +1,9 @@
-/* offload/probe_prompt.c - of probe_model.h: what prompts cost beside the tokens that they are.
+/* offload/probe_prompt.c - of probe_model.h: the cost of prompts beyond that of their tokens.
  *
- * Owns: prompts of one model that are stored, attend and leave their slots to a row. Refuses: rows
- * that decode (probe_attend.c).
- * Note: of short prompts most is what starting their ops takes, which no rate by
- * FLOPs has in it; so a few short ones are measured, one as long as a tile, and a long one. */
+ * Owns: prompts of one model that are stored, attend and leave their slots to a row. Refuses:
+ * decoding rows (probe_attend.c).
+ * Note: short prompts spend most of the time on starting ops, which no rate by FLOPs includes. So
+ * several short ones are measured, one as long as a tile, and a long one. */
 #include "offload/probe_impl.h"
 #include "offload/probe_model.h"
 
@@ -16,15 +16,15 @@
 #define CELL_S 0.02
 #define SHORT  16
 #define LONG   1024
-#define BUDGET 256 // slots that a prompt leaves where rows evict
+#define BUDGET 256 // slots kept of a prompt if rows evict
 
 struct prompts_bed {
     const struct ops *ops;
     const struct probe_layer *l;
-    int n, tokens; // prompts; of each
+    int n, tokens; // prompts; tokens of each
     struct kv_layout from, to, ring;
     struct evict_row limits;
-    int pages_each, kept_pages; // of the workspace, of a row
+    int pages_each, kept_pages; // pages of a prompt in the workspace; pages of a row
     float *q, *out;             // [tile, heads, head_dim]
     float *k, *v;               // [tile, KV heads, head_dim]
     uint8_t *pages, *kept, *rings;
@@ -117,7 +117,7 @@ static void keep(struct prompts_bed *b, int prompt)
     ops_run_prompt_keep(b->ops, &args);
 }
 
-/* The tokens first.. of every prompt that a tile holds. */
+/* One tile: the tokens from `first` on of every prompt. */
 static void tile_turn(struct prompts_bed *b, int first)
 {
     const struct probe_layer *l = b->l;
@@ -173,7 +173,7 @@ static void prompts_turn(void *ctx, int turn)
         keep(b, i);
 }
 
-/* Seconds of n prompts of so many tokens; 0: memory is too small for them. */
+/* *s: seconds of n prompts of `tokens` tokens each; 0: too little memory. */
 static enum err prompts_cell(double *s, const struct probe_layer *l, const struct probe_config *c,
                              int n, int tokens)
 {
@@ -213,8 +213,8 @@ static double pairs_of(double tokens)
     return tokens * (tokens + 1) / 2;
 }
 
-/* The price of a prompt of n tokens is prompt_s + n token_s + n (n + 1) / 2 pair_s: so it is for
- * those that were measured. */
+/* Fits the time of a prompt of n tokens, prompt_s + n token_s + n (n + 1) / 2 pair_s, to three
+ * measurements. */
 enum err probe_prompts(struct model_rates *r, const struct probe_layer *l,
                        const struct probe_config *c)
 {
@@ -230,12 +230,12 @@ enum err probe_prompts(struct model_rates *r, const struct probe_layer *l,
     if (few_s <= 0 || tile_s <= 0 || long_s <= 0)
         return OK;
     few_s /= many;
-    /* Twice the slope between neighbours: what the slopes differ by are pairs. */
+    /* Half of pair_s is the factor of n squared: the second divided difference of the times. */
     double first = (tile_s - few_s) / (tile - SHORT), then = (long_s - tile_s) / (tokens - tile);
     double pair_s = fmax(2 * (then - first) / (tokens - SHORT), 0);
     double token_s =
         (tile_s - few_s - pair_s * (pairs_of(tile) - pairs_of(SHORT))) / (tile - SHORT);
-    if (token_s < 0 || pair_s == 0) { // noise: of the long ones all is pairs
+    if (token_s < 0 || pair_s == 0) { // noise: the time of the long prompt is all pairs
         token_s = 0;
         pair_s = fmax(long_s - few_s, 0) / (pairs_of(tokens) - pairs_of(SHORT));
     }

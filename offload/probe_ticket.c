@@ -1,9 +1,9 @@
 /* offload/probe_ticket.c - of probe.h: transfers as runs have them: few in flight, through the
  * mover, with a thread that waits for each, and beside ops.
  *
- * Owns: a mover on the scratch file. Refuses: what the disk gives to many at once (probe_disk.c).
- * Note: the file's first MiBs are written through the mover, too, which leaves the
- * checksums without which it reads nothing. */
+ * Owns: a mover on the scratch file. Refuses: the rates at full depth (probe_disk.c).
+ * Note: the mover writes the first MiBs of the file, too, because it reads nothing without
+ * checksums. */
 #include "offload/probe_impl.h"
 
 #include <math.h>
@@ -16,16 +16,16 @@
 #include "offload/mover.h"
 
 #define PIECES         64 // of the file, at most
-#define BUFFERS        4  // pieces of memory: what is in flight at once
+#define BUFFERS        4  // pieces in memory, all in flight at once
 #define BUFFERS_BYTES  (BUFFERS * (int64_t)PIECE_BYTES)
-#define READERS        2  // tickets that take turns
+#define READERS        2 // tickets in turn
 #define ROWS           64
 #define ROW_BYTES      4096
 #define DEPTH_S        0.15
 #define TICKETS_S      0.15
 #define ROUNDS         5
 #define ROUND_S        0.04
-#define TICKET_LEAST_S 1e-6 // two threads wake up
+#define TICKET_LEAST_S 1e-6 // two threads wake up: no ticket takes less
 #define SAMPLES_MAX    2000
 #define WEIGHTS_BYTES  (32 * PROBE_MIB)
 #define MATMUL_DIM     2048
@@ -35,7 +35,7 @@
 struct ticket_bed {
     struct mover *mover;
     struct trace trace;
-    uint8_t *buffers; // [BUFFERS][PIECE_BYTES]: piece i of the file is what piece i % BUFFERS holds
+    uint8_t *buffers; // [BUFFERS][PIECE_BYTES]: piece i of the file is equal to buffer i % BUFFERS
     uint32_t crcs[PIECES], row_crcs[ROWS];
     int n_pieces, next;
 };
@@ -52,7 +52,7 @@ static enum err carry(struct ticket_bed *b, struct ticket *t)
     return mover_wait(b->mover, t);
 }
 
-/* The next piece of the file, into its place in memory. */
+/* The next piece of the file, into its buffer. */
 static struct segment next_piece(struct ticket_bed *b)
 {
     int i = b->next++ % b->n_pieces;
@@ -62,7 +62,7 @@ static struct segment next_piece(struct ticket_bed *b)
                             .crc = &b->crcs[i]};
 }
 
-/* A block of the next piece, anywhere in it: the i-th of a ticket. */
+/* A random block of the next piece, as segment i of a ticket. */
 static struct segment next_row(struct ticket_bed *b, int i, int number)
 {
     struct segment row = next_piece(b);
@@ -118,7 +118,7 @@ static void bed_close(struct ticket_bed *b)
 
 /* ---- one after the other ---- */
 
-/* A ticket of one block, less what the ring alone takes for it: what goes through the mover. */
+/* ticket_s: a ticket of one block less the ring's own time, that is the mover's share. */
 static enum err measure_ticket(struct machine *m, const struct probe_config *c,
                                struct disk_probe *d, struct ticket_bed *b)
 {
@@ -142,7 +142,7 @@ static enum err measure_ticket(struct machine *m, const struct probe_config *c,
     return OK;
 }
 
-/* Rows that stand apart, as many as a batch might want, of a ticket of their own. */
+/* gather_s: the time of one scattered row in a ticket of ROWS rows. */
 static enum err measure_gather(struct machine *m, const struct probe_config *c,
                                struct ticket_bed *b)
 {
@@ -203,7 +203,7 @@ static void *reader_main(void *arg)
     return NULL;
 }
 
-/* Few rows, over weights that come out of RAM. */
+/* A matmul of few rows over weights in RAM. */
 static enum err compute_open(struct matmul_bed *b, const struct probe_config *c)
 {
     struct probe_matmul p = {
@@ -212,7 +212,7 @@ static enum err compute_open(struct matmul_bed *b, const struct probe_config *c)
                              .panels_bytes = min_i64(probe_ram_bytes(c) / 4, WEIGHTS_BYTES)};
     while (p.k > MATMUL_LEAST &&
            (dtype_panels_bytes(p.dtype, p.n, p.k) * 4 > b->panels_bytes ||
-            (c->memory_bytes > 0 && // the mover's buffers are taken already
+            (c->memory_bytes > 0 && // the mover's buffers use part of the memory
              probe_bed_bytes(*b, &p) > c->memory_bytes - BUFFERS_BYTES)))
         p.n = p.k /= 2;
     TRY(probe_bed_open(b, c, &p));
@@ -220,7 +220,7 @@ static enum err compute_open(struct matmul_bed *b, const struct probe_config *c)
     return probe_fill_panels(p.dtype, p.k, b->panels, b->panels_bytes);
 }
 
-/* Matmuls per second for a while. */
+/* Matmuls per second, over `seconds`. */
 static double compute_rate(struct matmul_bed *b, double seconds)
 {
     int64_t start_ns = clock_ns(), end_ns = start_ns + (int64_t)(seconds * 1e9), now_ns;
@@ -239,14 +239,14 @@ static void sleep_s(double seconds)
     nanosleep(&t, NULL);
 }
 
-/* Reads for a while, beside `ops` unless that is NULL: bytes per second, and matmuls. */
+/* Reads for `seconds`, beside matmuls unless ops is NULL. Sets the rates of both. */
 static enum err read_for(struct ticket_bed *b, struct matmul_bed *ops, double seconds,
                          double *bytes_per_s, double *matmuls_per_s)
 {
     struct reader r = {.bed = b};
     TRY(thread_need(&r.thread, reader_main, &r, "probe", "reader"));
     while (atomic_load(&r.bytes) == 0 && !atomic_load(&r.err))
-        sleep_s(1e-4); // until the disk has all that it can take at once
+        sleep_s(1e-4); // until the queue of the disk is full
     int64_t from = atomic_load(&r.bytes), moved = 0, start_ns = clock_ns();
     if (ops)
         *matmuls_per_s = compute_rate(ops, seconds);
@@ -261,12 +261,12 @@ static enum err read_for(struct ticket_bed *b, struct matmul_bed *ops, double se
     return err == OK ? OK : fail(err, "probe: reads beside matmuls failed");
 }
 
-/* Three in turn, so that what else goes on meets all alike. */
+/* Measures the three in turn, so that other load affects all of them alike. */
 static enum err measure_rounds(struct machine *m, const struct probe_config *c,
                                struct ticket_bed *b, struct matmul_bed *ops)
 {
     double read[ROUNDS], matmul[ROUNDS], seconds = probe_seconds(c, ROUND_S);
-    compute_rate(ops, 0); // pages and clocks
+    compute_rate(ops, 0); // warms up pages and clocks
     for (int i = 0; i < ROUNDS; i++) {
         double reads_alone, reads_beside, alone = compute_rate(ops, seconds), beside = 0;
         TRY(read_for(b, ops, seconds, &reads_beside, &beside));

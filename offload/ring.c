@@ -1,10 +1,9 @@
 /* offload/ring.c - see ring.h.
  *
- * Owns: files, the io's way from submit to completion (attempts, retries, fallbacks, watchdog), the
- * counters. Refuses: system calls that move data; those are the back ends' (ring_backend.h).
- * Note: an io is a loop of attempts. Each attempt chooses its descriptor anew, so
- * the odd rest of a short O_DIRECT read goes through the page cache by itself, and so does
- * everything after O_DIRECT was refused. */
+ * Owns: files, the steps of an io (attempts, retries, fallbacks, watchdog), the counters. Refuses:
+ * system calls that move data; those are the back ends' (ring_backend.h).
+ * Note: an io is a loop of attempts, and each attempt chooses its descriptor. So the unaligned rest
+ * of a short O_DIRECT read goes through the page cache, and so does everything after a refusal. */
 #include "offload/ring.h"
 #include "offload/ring_backend.h"
 
@@ -17,18 +16,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CANCELED_MAX     12 // threads come back soon, or not at all
+#define CANCELED_MAX     12 // retries without a worker thread: the kernel has one soon, or never
 #define FRUITLESS_MAX    64 // attempts without a byte moved; with the backoff below about 5 s
 #define BACKOFF_FIRST_NS 16000
 #define BACKOFF_MAX_NS   100000000
 #define REAP_BATCH       64
 
 struct ring_file {
-    char name[120];      // for messages: the path, or "..." and its end
-    int fd_direct;       // owned; -1 when the file system refuses O_DIRECT
-    int fd_buffered;     // owned
-    int direct;          // fd_direct is of use; once refused it is left alone, but stays open:
-                         // queued attempts still name it, and its number must not get a new owner
+    char name[120];  // for messages: the path, or "..." and its end
+    int fd_direct;   // owned; -1 when the file system refuses O_DIRECT
+    int fd_buffered; // owned
+    int direct; // 1: fd_direct is in use. After a refusal it stays open, because queued attempts
+                // name its number
     int64_t align_bytes; // of offset and length; 1 when not direct
     int64_t align_buf_bytes;
 };
@@ -38,14 +37,14 @@ struct ring {
     struct ring_op *ops;          // owned [depth]
     struct ring_op *free_ops;
     int depth;
-    int n_ios;                           // submitted, not yet given back
+    int n_ios;                           // submitted, not yet returned
     struct ring_io *retry;               // waiting for due_ns, unordered
     struct ring_io *ready, **ready_tail; // completed, first in first out
     struct ring_file files[RING_FILES_MAX];
     int n_files;
     uint64_t n_submitted;
-    /* The watchdog's clock runs only while somebody looks: a stopped process (SIGSTOP, suspend)
-     * must not find all its transfers "lost" when it continues. */
+    /* The watchdog's clock advances by a bounded step in each call: transfers of a stopped process
+     * (SIGSTOP, suspend) must not all be "lost" when it continues. */
     int64_t watchdog_ns, watch_ns, watch_last_ns, watch_scan_ns;
     char lost_text[256]; // why ring_submit refuses; "" while all is well
     atomic_int woken;
@@ -64,7 +63,7 @@ static enum err backend_open(struct ring *r, const struct ring_config *config)
         enum err e = ring_uring_open(&r->backend, config, &depth);
         if (e != OK && config->kind == RING_URING)
             return e;
-        static atomic_int warned; // once: a run opens many rings, all for the same reason
+        static atomic_int warned; // one warning: a run opens many rings
         if (e != OK && !atomic_exchange(&warned, 1))
             log_line(LOG_WARN, "io: %s; using threads instead", err_text());
     }
@@ -107,8 +106,8 @@ enum err ring_open(struct ring **ring, const struct ring_config *config)
     return OK;
 }
 
-/* Asks for the alignment of direct I/O. Kernels before 6.1 do not say: 4096 suits every drive, and
- * an EINVAL later falls back to the page cache anyway. offset_align 0 means: not at all. */
+/* Opens the O_DIRECT descriptor and finds its alignment. Kernels before 6.1 do not say: 4096 suits
+ * every drive, and a later EINVAL falls back to the page cache. offset_align 0: none. */
 static void file_direct_open(struct ring_file *f, int flags)
 {
     f->fd_direct = -1;
@@ -126,8 +125,7 @@ static void file_direct_open(struct ring_file *f, int flags)
         align_buf = max_i64(sx.stx_dio_mem_align, 1);
     }
 #endif
-    /* Through /proc it is the same inode for certain, even when the path was renamed or unlinked.
-     */
+    /* Through /proc this is the same inode, even if the path was renamed or unlinked. */
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", f->fd_buffered);
     f->fd_direct = open(path, (flags & O_ACCMODE) | O_DIRECT | O_CLOEXEC);
@@ -156,8 +154,8 @@ enum err ring_file_add(struct ring *r, const char *path, int fd, int flags, int 
         return fail(ERR_USAGE, "%s: more than %d files in one run", path, RING_FILES_MAX);
     struct ring_file *f = &r->files[r->n_files];
     file_name_set(f, path);
-    /* O_NONBLOCK only so that opening a FIFO cannot hang; on the descriptor it would make io_uring
-     * answer EAGAIN instead of waiting, so it goes again below. */
+    /* O_NONBLOCK keeps open() from hanging on a FIFO. It is cleared below, because io_uring would
+     * return EAGAIN instead of waiting. */
     f->fd_buffered =
         fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : open(path, flags | O_CLOEXEC | O_NONBLOCK, 0600);
     if (f->fd_buffered < 0 && (errno == EMFILE || errno == ENFILE))
@@ -201,7 +199,7 @@ void ring_close(struct ring *r)
         ring_reap(r, done, REAP_BATCH, RING_WAIT);
     if (r->backend)
         r->backend->calls->close(r->backend);
-    /* A thread that hangs may yet use its descriptor: the number must not get a new owner. */
+    /* A hung thread may still use its descriptor, so the number must not be reused. */
     for (int i = 0; i < r->n_files && !r->lost_text[0]; i++) {
         close(r->files[i].fd_buffered);
         if (r->files[i].fd_direct >= 0)
@@ -211,7 +209,7 @@ void ring_close(struct ring *r)
     free(r);
 }
 
-/* ---- the way of one io ---- */
+/* ---- one io ---- */
 
 static const char *verb(const struct ring_io *io)
 {
@@ -250,7 +248,7 @@ static void io_attempt(struct ring *r, struct ring_io *io)
 {
     struct ring_file *f = &r->files[io->file];
     struct ring_op *op = r->free_ops;
-    CHECK(op); // ops and ios are both `depth`; a lost io takes its op along
+    CHECK(op); // there are as many ops as ios (`depth`); a lost io keeps its op
     r->free_ops = op->next;
     int64_t offset = io->offset + io->done_bytes;
     int64_t n = min_i64(io->n_bytes - io->done_bytes, RING_ATTEMPT_BYTES_MAX);
@@ -275,7 +273,7 @@ static void io_attempt(struct ring *r, struct ring_io *io)
     r->backend->calls->start(r->backend, op);
 }
 
-/* Again, after a pause that doubles, `most` times; `what` and `err` are how it ends then. */
+/* Retries after a pause that doubles, `most` times; then the io fails with `what` and `err`. */
 static void io_again(struct ring *r, struct ring_io *io, const char *what, enum err err, int most)
 {
     if (++io->n_fruitless > most) {
@@ -307,8 +305,8 @@ static const char *errno_hint(int e)
     }
 }
 
-/* Classifies by operation, not by errno alone: EINVAL of a direct attempt means "not like this",
- * of a buffered one it is final. */
+/* Classifies by operation and errno: EINVAL of a direct attempt means that direct I/O is not
+ * possible, of a buffered one it is final. */
 static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io *io, int e)
 {
     struct ring_file *f = &r->files[io->file];
@@ -316,10 +314,10 @@ static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io 
     case EINTR:
     case EAGAIN:
     case EBUSY:
-    case ENOMEM: // io_uring had no memory for the request: passes
+    case ENOMEM: // io_uring had no memory for the request: temporary
         io_again(r, io, strerror(e), ERR_IO, FRUITLESS_MAX);
         return;
-    case ECANCELED: // how the kernel says that it could start no worker
+    case ECANCELED: // the kernel could start no worker
         io_again(r, io, "io_uring has no thread (raise ulimit -u, or --io threads)", ERR_FIT,
                  CANCELED_MAX);
         return;
@@ -338,7 +336,7 @@ static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io 
     case EIO:
         if (io->write || io->n_eio++)
             break;
-        io_attempt(r, io); // drives do recover on the second read
+        io_attempt(r, io); // drives often recover on the second read
         return;
     default:
         break;
@@ -348,7 +346,7 @@ static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io 
     io_finish(r, io, e == EBADF || e == EFAULT ? ERR_INTERNAL : ERR_IO);
 }
 
-/* Nothing moved and no error. A read: the file has ended, unless its size says otherwise. */
+/* No bytes and no error. A read: the end of the file, unless its size says otherwise. */
 static void io_nothing(struct ring *r, struct ring_io *io)
 {
     struct ring_file *f = &r->files[io->file];
@@ -376,7 +374,7 @@ static void op_complete(struct ring *r, struct ring_op *op)
     op->next = r->free_ops;
     r->free_ops = op;
     if (!io)
-        return; // the watchdog gave it up long ago
+        return; // the watchdog gave the io up
     if (was.result < 0) {
         io_refused(r, &was, io, (int)-was.result);
         return;
@@ -388,7 +386,7 @@ static void op_complete(struct ring *r, struct ring_op *op)
     CHECK(was.result <= was.n_bytes);
     io->done_bytes += was.result;
     io->n_fruitless = 0;
-    if (!was.direct && !was.write) // weights in the page cache only push out what is of use
+    if (!was.direct && !was.write) // weights would push useful pages out of the cache
         posix_fadvise(was.fd, was.offset, was.result, POSIX_FADV_DONTNEED);
     if (io->done_bytes == io->n_bytes)
         io_finish(r, io, OK);
@@ -424,7 +422,7 @@ enum err ring_submit(struct ring *r, struct ring_io *io)
 
 /* ---- reap ---- */
 
-/* Gives up the attempt: its io comes back as ERR_IO, the op stays with the back end. */
+/* Gives up an attempt: its io completes with ERR_IO, the op stays with the back end. */
 static void op_give_up(struct ring *r, struct ring_op *op, const char *what)
 {
     struct ring_io *io = op->io;
@@ -446,7 +444,7 @@ static void attempts_give_up(struct ring *r, int64_t older_than_ns, const char *
     }
 }
 
-/* Only after a reap of the back end: what is still missing then is missing. */
+/* Gives up attempts older than the watchdog; to be called after the back end was reaped. */
 static void watch_scan(struct ring *r)
 {
     if (r->watch_ns - r->watch_scan_ns < watch_tick_ns(r))
@@ -458,7 +456,7 @@ static void watch_scan(struct ring *r)
     attempts_give_up(r, r->watchdog_ns, what);
 }
 
-/* Starts what is due; returns ns until the next is, at most `wait_ns`. */
+/* Starts due retries. Returns ns until the next is due, at most `wait_ns`. */
 static int64_t retries_start(struct ring *r, int64_t wait_ns)
 {
     if (!r->retry)
@@ -521,7 +519,7 @@ int ring_reap(struct ring *r, struct ring_io **done, int max, enum ring_wait wai
 
 void ring_wake(struct ring *r)
 {
-    atomic_store(&r->woken, 1); // before the back end's signal, so that whoever it wakes finds it
+    atomic_store(&r->woken, 1); // before the back end's signal, so that the woken thread sees it
     r->backend->calls->wake(r->backend);
 }
 

@@ -1,14 +1,14 @@
-/* offload/ring_backend.h - the seam between ring.c and the ways to do one attempt of I/O.
+/* offload/ring_backend.h - the interface between ring.c and the back ends that do the I/O.
  *
- * Private to ring*.c. A back end starts attempts and hands them back with what the kernel said; it
- * never judges a result: short counts, errno classes and the watchdog are ring.c's alone. */
+ * Private to ring*.c. A back end starts attempts and returns them with the kernel's result; it
+ * never judges a result: short counts, errno classes and the watchdog are ring.c's. */
 #ifndef OFFLOAD_RING_BACKEND_H
 #define OFFLOAD_RING_BACKEND_H
 
 #include "offload/ring.h"
 
-/* One attempt: one system call's worth of an io. Owned by ring.c, alive until the back end is
- * closed, because an answer may come long after the watchdog has given the io up. */
+/* One attempt: one system call of an io. Owned by ring.c until the back end is closed, because a
+ * result may arrive long after the watchdog gave up the io. */
 struct ring_op {
     int fd;
     int file_slot; // 2 * file + (1 direct, 0 buffered): index for registered files
@@ -36,7 +36,7 @@ struct ring_backend {
 
 struct ring_backend_calls {
     const char *name;
-    /* Cannot fail: trouble is the op's result, or reap's. */
+    /* Cannot fail: errors are results of the op, or of reap. */
     void (*start)(struct ring_backend *b, struct ring_op *op);
     /* Waits up to wait_ns (0: not at all) for a completion, a wake or a signal; returns how many
      * ops it put into done[max], or -errno when the back end is dead. */

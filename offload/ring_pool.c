@@ -1,9 +1,9 @@
 /* offload/ring_pool.c - the back end of plain threads: pread and pwrite, where io_uring is refused.
  *
- * Owns: the threads, the queue of what is to do and the list of what is done.
- * Refuses: order; whichever thread is free takes the oldest.
- * Note: a thread may hang in a read for ever (a dead NFS server). It works on its
- * own copy of the attempt and the pool outlives ring_close until its last thread lets go. */
+ * Owns: the threads, the queues of waiting and of completed ops.
+ * Refuses: order; any free thread starts the oldest op.
+ * Note: a thread may hang in a read for ever (a dead NFS server). It works on its own copy of the
+ * attempt, and the pool outlives ring_close until its last thread returns. */
 #include "offload/ring_backend.h"
 
 #include <errno.h>
@@ -27,8 +27,8 @@ struct io_pool {
     int n_threads; // alive
     int n_busy;    // in a system call
     int woken;
-    int closing;  // ops belong to nobody any more: do not touch them
-    int orphaned; // ring_close has gone: the last thread frees the pool
+    int closing;  // ops may be freed: do not touch them
+    int orphaned; // ring_close has returned: the last thread frees the pool
 };
 
 static void list_init(struct pool_list *l)
@@ -140,7 +140,7 @@ static void pool_file_set(struct ring_backend *b, int file_slot, int fd)
     (void)b, (void)file_slot, (void)fd; // attempts carry their descriptor
 }
 
-/* Waits for the idle threads only: one in a system call now has hung (see ring_close). */
+/* Waits for idle threads only: a thread in a system call has hung (see ring_close). */
 static void pool_close(struct ring_backend *b)
 {
     struct io_pool *p = (struct io_pool *)b;
@@ -165,7 +165,7 @@ static const struct ring_backend_calls POOL_CALLS = {
     .close = pool_close,
 };
 
-/* Signals are the main thread's business: the pool blocks them all. */
+/* The pool blocks all signals: the main thread handles them. */
 static int threads_start(struct io_pool *p, int n_threads)
 {
     sigset_t all, before;

@@ -17,8 +17,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ENTRIES_SPARE 2  // beside the ios: the poll of the eventfd, and one of grace
-#define ENTRIES_MIN   32 // below this a drive is not kept busy: better the threads
+#define ENTRIES_SPARE 2                  // beside the ios: the poll of the eventfd, and one more
+#define ENTRIES_MIN   32                 // fewer do not keep a drive busy: use threads instead
 #define CHUNK_BYTES   ((int64_t)1 << 30) // the kernel's cap for one registered buffer
 #define CHUNKS_MAX    1024               // of older kernels (UIO_MAXIOV); 1 TiB
 
@@ -52,7 +52,7 @@ static void wake_drain(struct uring *u)
     (void)n; // EAGAIN: nothing was there
 }
 
-/* In the owner's thread, once. */
+/* Enables the ring on the owner's thread, once. */
 static void enable(struct uring *u)
 {
     if (u->enabled || u->dead)
@@ -65,8 +65,8 @@ static void enable(struct uring *u)
         wake_arm(u);
 }
 
-/* What does not go now (EAGAIN, EBUSY, EINTR) stays in the queue and goes with the next call: an
- * entry is neither lost nor doubled. */
+/* After EAGAIN, EBUSY or EINTR entries stay queued and are submitted with the next call, neither
+ * lost nor doubled. */
 static void submit_result(struct uring *u, int e)
 {
     if (e < 0 && e != -EAGAIN && e != -EBUSY && e != -EINTR && e != -ETIME)
@@ -89,7 +89,7 @@ static void uring_start(struct ring_backend *b, struct ring_op *op)
     struct uring *u = (struct uring *)b;
     enable(u);
     if (u->dead)
-        return; // the next reap says so
+        return; // the next reap returns the error
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
     CHECK(sqe); // the queue has room for every op of the ring and the poll
     int chunk = chunk_find(u, op);
@@ -110,7 +110,7 @@ static void uring_start(struct ring_backend *b, struct ring_op *op)
     submit_result(u, io_uring_submit(&u->ring));
 }
 
-/* Takes what the completion queue holds. */
+/* Drains the completion queue. */
 static int completions_take(struct uring *u, struct ring_op **done, int max)
 {
     int n = 0;
@@ -136,7 +136,7 @@ static int completions_take(struct uring *u, struct ring_op **done, int max)
     return n;
 }
 
-/* A dead ring still has to sleep and to be woken, or its owner would spin. */
+/* A dead ring still sleeps until it is woken, or its owner would spin. */
 static int dead_reap(struct uring *u, int64_t wait_ns)
 {
     struct pollfd p = {.fd = u->wake_fd, .events = POLLIN};
@@ -179,7 +179,7 @@ static void uring_file_set(struct ring_backend *b, int file_slot, int fd)
     if (!u->files_fixed)
         return;
     int e = io_uring_register_files_update(&u->ring, (unsigned)file_slot, &fd, 1);
-    CHECK(e == 1); // the table has the slot, and this is the owner: nothing is left to refuse
+    CHECK(e == 1); // cannot fail: the table has the entry, and this is the owner
 }
 
 static void uring_close(struct ring_backend *b)
@@ -201,7 +201,7 @@ static int64_t memlock_bytes(void)
     return (int64_t)limit.rlim_cur;
 }
 
-/* All or nothing: half of the buffers registered would make speed a matter of luck. */
+/* All or nothing: with half of the buffers registered, speed would be a matter of luck. */
 static enum err buffers_register(struct uring *u, const struct ring_config *config)
 {
     int64_t n_chunks = 0, n_bytes = 0;
@@ -258,7 +258,7 @@ static int files_register(struct uring *u)
 
 static int queue_open(struct uring *u, unsigned entries)
 {
-    /* Best first: kernels from 6.1 take the first, those from 5.11 the second. */
+    /* Best first: kernels from 6.1 accept the first, those from 5.11 the second. */
     static const unsigned flags[] = {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, 0};
     int e = -EINVAL;
     for (int i = 0; i < 2 && e == -EINVAL; i++) {

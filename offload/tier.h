@@ -1,8 +1,7 @@
-/* offload/tier.h - the places where bytes can live: device memory, RAM, NVMe.
+/* offload/tier.h - the tiers that hold bytes: device memory, RAM, NVMe.
  *
- * Owns: the space that a run takes of each tier, in one piece. Refuses: cutting it up (arenas and
- * extents do) and moving bytes between tiers (mover). To add a tier: tier_x.c and a line of TIERS.
- */
+ * Owns: the space of a run on each tier, as one range. Refuses: dividing it (arenas and extents
+ * do), moving bytes between tiers (mover). To add a tier: tier_x.c and a line of TIERS. */
 #ifndef OFFLOAD_TIER_H
 #define OFFLOAD_TIER_H
 
@@ -11,8 +10,8 @@
 
 struct tier_config {
     struct device *device; // borrowed; computes on TIER_DEVICE, copies from and to TIER_RAM
-    const char *dir;       // TIER_NVME: where its file stands
-    int node;              // TIER_RAM: NUMA node to lie on; -1: any
+    const char *dir;       // TIER_NVME: directory of its file
+    int node;              // TIER_RAM: NUMA node; -1: any
     int64_t n_bytes;
 };
 
@@ -38,10 +37,10 @@ struct tier {
 TIERS(TIER_DECLARE)
 #undef TIER_DECLARE
 
-/* Takes config->n_bytes of a tier; 0 takes nothing. ERR_FIT (memory), ERR_IO (disk), ERR_DEVICE. */
+/* Allocates config->n_bytes of a tier; 0: nothing. ERR_FIT (memory), ERR_IO (disk), ERR_DEVICE. */
 enum err tier_open(struct tier *t, enum tier_kind kind, const struct tier_config *config);
-/* Makes RAM that was brought in one that the device copies from and to; its ops may read the first
- * n_read bytes. Undone by tier_close(). ERR_DEVICE, ERR_FIT. */
+/* Pins populated RAM, so that the device can copy from and to it; device ops may read its first
+ * n_read bytes. tier_close() unpins. ERR_DEVICE, ERR_FIT. */
 enum err tier_pin(struct tier *t, int64_t n_read);
 void tier_close(struct tier *t);
 

@@ -1,7 +1,6 @@
 /* offload/tier_nvme.c - a file as a tier, for what the run itself writes.
  *
- * Note: the file has no name, so whatever happens to the process, the
- * space comes back. */
+ * Note: the file has no name, so its space is freed even if the process is killed. */
 #include "offload/tier.h"
 
 #include <errno.h>

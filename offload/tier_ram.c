@@ -1,8 +1,8 @@
 /* offload/tier_ram.c - RAM as a tier.
  *
- * Note: one mapping is what the kernel's ring registers and what the
- * device pins (tier_pin, once it is brought in: pinning would do that on one thread), so that a
- * disk and a device reach the same pages without a copy in between. */
+ * Note: the ring registers and the device pins the same mapping, so that disk and device reach the
+ * same pages without a copy. tier_pin() comes after the pages are populated, because pinning would
+ * populate them on one thread. */
 #include "offload/machine.h"
 #include "offload/tier.h"
 
