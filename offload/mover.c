@@ -1,8 +1,8 @@
 /* offload/mover.c - see mover.h.
  *
- * Owns: the thread, the queue of tickets, the table of pieces in flight. Note: every field of a
- * ticket below "written by the mover" is read and written under the mutex only, so the walker never
- * sees half a state; the ring itself is touched by the mover's thread alone. */
+ * Owns: the thread, the queue of tickets, the table of pieces in flight. Note: fields of a ticket
+ * that are "written by the mover" are accessed under the mutex only; the ring is used by the
+ * mover's thread only. */
 #include "offload/mover.h"
 
 #include <fcntl.h>
@@ -15,32 +15,32 @@
 #include "kernels/base/thread.h"
 
 #define MOVER_LANES (LANE_D2H + 1)
-/* In flight between RAM and the device, of each direction: pages of KV are small and many, and each
- * costs a wake of two threads; of pieces of weights a few fill the link. */
+/* Limits of copies in flight between RAM and the device, per direction: KV pages are small and each
+ * copy wakes two threads, so many fly at once; a few pieces of weights fill the link. */
 #define COPIES     64
 #define COPY_BYTES ((int64_t)64 << 20)
 
-/* What a piece is doing: its way from a file to the device has both, one after the other. */
+/* One step of a piece. A piece between a file and the device takes both, one after the other. */
 enum hop { HOP_FILE, HOP_COPY };
 
-/* What a ticket's pieces are counted as: no direction of copies takes the room of the other. */
+/* Each kind has its own pieces, so that copies in one direction never hold up the other. */
 enum kind { KIND_FILE, KIND_TO_DEVICE, KIND_FROM_DEVICE, N_KINDS };
 
-/* One transfer in flight: a part of one segment, or several whole ones that are neighbours. */
+/* One transfer in flight: a part of one segment, or several whole adjacent segments. */
 struct piece {
-    struct ring_io io; // of a copy: err when it is done
+    struct ring_io io; // a copy uses only `err`, once it is done
     enum hop hop;
     struct ticket *ticket;
     struct mover *mover;
-    int first, n;       // its segments
-    int64_t from;       // in the first, when it is a part
-    int64_t n_bytes;    // in memory; of the file io.n_bytes, less when they are encoded
-    uint8_t *ram;       // where they are in RAM; io.buf, unless they are encoded
+    int first, n;       // segments [first, first + n) of the ticket
+    int64_t from;       // offset in the first segment, if the piece is a part of it
+    int64_t n_bytes;    // bytes in memory; io.n_bytes of an encoded piece are fewer
+    uint8_t *ram;       // decoded bytes in RAM; io.buf, unless the piece is encoded
     int64_t moved;      // bytes of this hop, rereads included
     uint8_t *staging;   // borrowed: [PIECE_BYTES], or NULL
     uint8_t *bounce;    // borrowed: [PIECE_BYTES], or NULL
-    int again;          // the segment that is read a second time, by itself; -1: none yet
-    struct piece *next; // in a list of free ones, or in landed
+    int again;          // the segment that is being read a second time; -1: none yet
+    struct piece *next; // in a list of free pieces, or in `landed`
 };
 
 struct mover {
@@ -53,19 +53,19 @@ struct mover {
     uint64_t seq;         // tickets ever submitted
     int stop;
     struct piece *pieces;               // owned; [depth + 2 COPIES]
-    struct piece *free_pieces[N_KINDS]; // the first one: as many as the ring is deep for files,
-                                        // COPIES for each of the others
-    int64_t kind_bytes[N_KINDS];        // in flight; of files not counted
+    struct piece *free_pieces[N_KINDS]; // lists: as many as the ring is deep for files, COPIES for
+                                        // each direction of copies
+    int64_t kind_bytes[N_KINDS];        // bytes in flight; not counted for files
     int depth;
     struct codec *codec;       // owned; NULL without stored pieces
     int n_flying[MOVER_LANES]; // pieces in flight
     int64_t flying_since_ns[MOVER_LANES];
     struct mover_place places[MOVER_PLACES_MAX]; // what they point to is borrowed
-    int file[MOVER_PLACES_MAX];                  // the ring's index, or -1: RAM
+    int file[MOVER_PLACES_MAX];                  // the ring's index; -1: RAM
     struct stream *streams[2];                   // owned; RAM to device, device to RAM
-    pthread_mutex_t landed_lock; // guards `landed` alone: a device's thread takes it
+    pthread_mutex_t landed_lock; // guards `landed` only: a device's thread also locks it
     struct piece *landed;        // copies that are done
-    _Atomic int failed;          // enum err: see mover_failed(); its text is set before
+    _Atomic int failed;          // enum err of mover_failed(); set after failed_text
     char failed_text[256];
     _Atomic int64_t repaired, bad; // see struct mover_repairs
 };
@@ -127,8 +127,8 @@ static void lane_count(struct mover *m, enum lane lane, int change, int64_t byte
                           memory_order_relaxed);
 }
 
-/* Whole segments from `first` on that lie side by side in place and memory, at most a piece's
- * worth. */
+/* Whole segments from `first` on that are adjacent in the file and in memory, `most` bytes in all.
+ */
 static int run_of_segments(const struct ticket *t, int first, int64_t most, int64_t *n_bytes)
 {
     const struct segment *s = &t->segments[first];
@@ -141,7 +141,7 @@ static int run_of_segments(const struct ticket *t, int first, int64_t most, int6
     return n;
 }
 
-/* Where a piece comes from or goes to; one that is stored encoded comes into staging. */
+/* Sets source and destination of a piece. An encoded piece is read into staging. */
 static void piece_aim(struct piece *p)
 {
     const struct ticket *t = p->ticket;
@@ -212,7 +212,7 @@ static void ticket_fail(struct ticket *t, enum err e, const char *text)
 static void ticket_trace(struct mover *m, struct ticket *t)
 {
     enum lane lane = lane_of(t, kind_of(m, t) == KIND_FILE ? HOP_FILE : HOP_COPY);
-    trace_note(m->trace, lane, // lanes count union time and bytes by piece
+    trace_note(m->trace, lane, // lane totals are counted by piece
                (struct trace_event){.name = t->name ? t->name : "io",
                                     .start_ns = t->start_ns,
                                     .end_ns = clock_ns(),
@@ -222,7 +222,7 @@ static void ticket_trace(struct mover *m, struct ticket *t)
                                     .batch = t->batch});
 }
 
-/* Brings what was read into its place; 0 when it cannot be what was stored. */
+/* Decodes an encoded piece from staging. 0: the bytes cannot be a stored piece. */
 static int piece_decode(struct mover *m, const struct piece *p)
 {
     if (!p->staging || p->io.buf != p->staging)
@@ -232,14 +232,14 @@ static int piece_decode(struct mover *m, const struct piece *p)
 
 /* ---- the check of stored bytes ---- */
 
-/* Where a piece holds, in RAM, what it has of segment i. */
+/* The piece's bytes of segment i in RAM. */
 static uint8_t *unit_at(const struct piece *p, int i)
 {
     const struct segment *s = p->ticket->segments;
     return p->ram + ((uint8_t *)s[i].buf - (uint8_t *)s[p->first].buf);
 }
 
-/* CRC32C of what a piece holds of segment i; a part of a long one has its own. */
+/* CRC32C of the piece's bytes of segment i. */
 static uint32_t unit_crc(const struct piece *p, int i)
 {
     const struct segment *s = &p->ticket->segments[i];
@@ -263,7 +263,7 @@ static void crcs_fill(const struct piece *p)
     }
 }
 
-/* The run must end: see mover_failed(). The first reason stays. */
+/* Records the first error for which the run must end: see mover_failed(). */
 static void mover_fail(struct mover *m, enum err e, const char *text)
 {
     if (atomic_load(&m->failed) != OK)
@@ -272,7 +272,7 @@ static void mover_fail(struct mover *m, enum err e, const char *text)
     atomic_store(&m->failed, (int)e);
 }
 
-/* Segment i cannot be had: the ring's reason, or its bytes were wrong twice. */
+/* Segment i failed: with the ring's error, or because its bytes were wrong in two reads. */
 static void unit_fail(struct mover *m, struct piece *p, int i)
 {
     struct ticket *t = p->ticket;
@@ -294,7 +294,7 @@ static void unit_fail(struct mover *m, struct piece *p, int i)
         mover_fail(m, e, err_text());
 }
 
-/* Sends the piece out for one segment alone. Returns 0 when the ring refuses. */
+/* Reads segment i of the piece again, alone. Returns 0 if the ring refuses. */
 static int unit_read_again(struct mover *m, struct piece *p, int i)
 {
     p->again = i;
@@ -311,7 +311,7 @@ static int unit_read_again(struct mover *m, struct piece *p, int i)
     return 0;
 }
 
-/* The next segment of a piece that was found wrong (ERR_BUSY) goes out again; 0: none is left. */
+/* Reads the next wrong segment (ERR_BUSY) of a piece again. Returns 0 if none is left. */
 static int units_again(struct mover *m, struct piece *p, int from)
 {
     for (int i = from; i < p->first + p->n; i++) {
@@ -324,7 +324,7 @@ static int units_again(struct mover *m, struct piece *p, int from)
     return 0;
 }
 
-/* A second read is here. */
+/* A second read has completed. */
 static int unit_complete(struct mover *m, struct piece *p)
 {
     int i = p->again;
@@ -339,9 +339,9 @@ static int unit_complete(struct mover *m, struct piece *p)
     return units_again(m, p, i + 1);
 }
 
-/* One completed io. Returns 1 when the piece went out again: a wrong checksum has a second chance,
- * and the segments of one that could not be read are tried one by one, so that one bad sector costs
- * its own segment. */
+/* An io has completed. Returns 1 if the piece is in flight again: after a wrong checksum it is read
+ * a second time, and after a read error its segments are read one by one, so that one bad sector
+ * costs only its own segment. */
 static int piece_complete(struct mover *m, struct piece *p)
 {
     if (p->io.err == OK)
@@ -363,7 +363,7 @@ static int piece_complete(struct mover *m, struct piece *p)
     return n_wrong > 0 && units_again(m, p, p->first);
 }
 
-/* The piece's place in its ticket is free; the lock is held. */
+/* Frees the piece and, after the last piece, finishes the ticket. The lock is held. */
 static void piece_retire(struct mover *m, struct piece *p)
 {
     struct ticket *t = p->ticket;
@@ -379,7 +379,7 @@ static void piece_retire(struct mover *m, struct piece *p)
     }
 }
 
-/* A copy is done: on a thread of the device, or within piece_copy. */
+/* A copy is done; called by a thread of the device, or within piece_copy(). */
 static void piece_landed(void *ctx, enum err err)
 {
     struct piece *p = ctx;
@@ -404,7 +404,7 @@ static void piece_copy(struct mover *m, struct piece *p)
     api->notify(s, piece_landed, p);
 }
 
-/* Sends a piece on its hop; the piece is the mover's thread's alone. 0 when the ring refuses: its
+/* Starts a hop of a piece, which only the mover's thread uses. 0: the ring refuses, and the
  * segments have failed. */
 static int piece_launch(struct mover *m, struct piece *p)
 {
@@ -425,7 +425,7 @@ static int piece_launch(struct mover *m, struct piece *p)
     return 0;
 }
 
-/* Submits what fits; called and returns with the lock held. */
+/* Starts pieces while there is room. The lock is held on entry and on return. */
 static void submit_pieces(struct mover *m)
 {
     for (;;) {
@@ -446,8 +446,8 @@ static void submit_pieces(struct mover *m)
     }
 }
 
-/* A hop is done. Returns 1 when the piece is on its way again: to the other side of its bounce
- * buffer. */
+/* Starts the second hop of a piece, on the other side of its bounce buffer. 0: there is none, or
+ * the ring refuses. */
 static int piece_hop(struct mover *m, struct piece *p)
 {
     const struct ticket *t = p->ticket;
@@ -464,10 +464,10 @@ static int piece_hop(struct mover *m, struct piece *p)
     return piece_launch(m, p);
 }
 
-/* One io or copy is done; called and returns with the lock held. */
+/* An io or a copy is done. The lock is held on entry and on return. */
 static void piece_done(struct mover *m, struct piece *p)
 {
-    pthread_mutex_unlock(&m->lock); // a CRC takes a while; the piece is ours alone
+    pthread_mutex_unlock(&m->lock); // a CRC takes a while; only this thread uses the piece
     int again = 0;
     if (p->hop == HOP_FILE) {
         again = piece_complete(m, p);
@@ -483,7 +483,7 @@ static void piece_done(struct mover *m, struct piece *p)
         piece_retire(m, p);
 }
 
-/* Goes on with the copies that are done; the lock is held. */
+/* Continues with the copies that are done. The lock is held. */
 static void take_landed(struct mover *m)
 {
     pthread_mutex_lock(&m->landed_lock);
@@ -516,7 +516,7 @@ static void *mover_main(void *arg)
         pthread_mutex_lock(&m->lock);
         for (int i = 0; i < n; i++) {
             piece_done(m, done[i]->user);
-            submit_pieces(m); // the disk must not wait for the others of this reap
+            submit_pieces(m); // keeps the disk busy while the rest is handled
         }
     }
     pthread_mutex_unlock(&m->lock);
@@ -617,7 +617,7 @@ void mover_submit(struct mover *m, struct ticket *t)
     for (int i = 0; i < t->n_segments; i++) {
         struct segment *s = &t->segments[i];
         CHECK(s->n_bytes > 0 && (s->crc_bytes == 0 || s->n_bytes <= PIECE_BYTES));
-        CHECK(s->crc || t->write || m->file[t->place] < 0); // no file is believed
+        CHECK(s->crc || t->write || m->file[t->place] < 0); // all reads of files are checked
         s->err = OK;
         t->n_bytes += s->n_bytes;
     }
