@@ -1,19 +1,18 @@
 /* offload/codec.c - see codec.h.
  *
- * Weights are runs of bytes that nothing can shrink (signs and mantissas) between runs of few
- * different values (exponents), 64 bytes and more each. zstd's blocks cannot follow so fine a
- * grain, and one table of codes for both gains next to nothing: so units of 64 bytes are sorted
- * first, and only those that gain are given to zstd. The others are stored as they are, which also
- * is what makes decoding fast.
+ * In weights, runs of incompressible bytes (signs, mantissas) alternate with runs of few different
+ * values (exponents), 64 bytes and more each. zstd's blocks are too coarse for this, and one table
+ * of codes for both saves next to nothing. So each unit of 64 bytes is either given to zstd or
+ * stored as it is, which also makes decoding fast.
  *
  * A stored piece:
- *   u32 packed_bytes, u32 n_units of these
- *   map     a bit per unit of the piece, from the lowest: 1: packed
- *   packed  one zstd frame: the packed units in their order
- *   plain   the other units in their order
- * Note: packed units are decoded into the end of the piece and moved forward from
- * there, so that no second buffer is needed: before unit i come at most n_plain plain ones, so the
- * place of a unit never lies behind the place it is moved from. */
+ *     u32 packed_bytes, u32 n_units of these
+ *     map     a bit per unit of the piece, from the lowest: 1: packed
+ *     packed  one zstd frame: the packed units in their order
+ *     plain   the other units in their order
+ * Note: packed units are decoded into the end of the piece and moved forward from there, which
+ * needs no second buffer: at most n_plain plain units come before unit i, so no unit moves to a
+ * higher address. */
 #include "offload/codec.h"
 
 #include <math.h>
@@ -21,7 +20,7 @@
 #include <string.h>
 #include <zstd.h>
 
-#define LEVEL      1 // there are no repetitions to be found: all that pays are the codes of bytes
+#define LEVEL      1 // weights have no repetitions: only entropy codes pay
 #define UNITS_MAX  (PIECE_BYTES / CODEC_UNIT)
 #define HEAD_BYTES 8
 
@@ -84,7 +83,7 @@ static uint32_t get_u32(const uint8_t *at)
     return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* Bits that each value saves, coded by how often it is in `counts`. */
+/* saved[v]: bits that a byte of value v saves, coded by its frequency in `counts`. */
 static void savings(const int64_t counts[256], float saved[256])
 {
     int64_t n = 0;
@@ -94,8 +93,8 @@ static void savings(const int64_t counts[256], float saved[256])
         saved[v] = log2f((float)(counts[v] + 1) * 256.0f / (float)n);
 }
 
-/* Sets the map: first by the values of the whole piece, then by those of the units chosen so; the
- * values of what gains stand out better each time. Returns how many units gain. */
+/* Sets the map of units to pack: first by the frequencies in the whole piece, then by those in the
+ * units chosen first, which separate better. Returns the number of units to pack. */
 static int64_t choose_units(const uint8_t *piece, int64_t n_units, uint8_t *map)
 {
     int64_t counts[256] = {0}, n_packed = 0;
@@ -179,7 +178,7 @@ int codec_decompress(struct codec *c, const void *stored, int64_t stored_bytes, 
     uint8_t *packed = out + (n_units - n_packed) * CODEC_UNIT;
     size_t got = ZSTD_decompressDCtx(c->decoder, packed, (size_t)(n_packed * CODEC_UNIT),
                                      in + packed_at, (size_t)packed_bytes);
-    if (got != (size_t)(n_packed * CODEC_UNIT)) // an error is no such number either
+    if (got != (size_t)(n_packed * CODEC_UNIT)) // an error code differs, too
         return -1;
     const uint8_t *plain = in + plain_at;
     for (int64_t u = 0; u < n_units; u++, out += CODEC_UNIT) {
