@@ -1,8 +1,8 @@
-/* engine/data/values.c - see values.h. Owns the tree and what a wrong type or range is called.
+/* engine/data/values.c - see values.h. Owns the tree and the messages about wrong types and ranges.
  *
- * Node: parent and key, and a scalar, or the number of children. Lookups scan; a configuration has
- * a few hundred nodes and is read once. Note: keys stay whole, so that a key with
- * a dot in it is simply never found by a dotted path. */
+ * A node has its parent, its key, and a scalar or the number of children. Lookups scan: a
+ * configuration has a few hundred nodes and is read once. Note: keys are stored whole, so a dotted
+ * path never finds a key that has a dot. */
 #include "engine/data/values.h"
 
 #include "engine/data/json.h"
@@ -80,7 +80,7 @@ static enum err node_add(struct values *v, struct json *j, int64_t parent)
     return OK;
 }
 
-/* The token that j stands on, a scalar or a BEGIN, into the last node. */
+/* Stores j's current token, a scalar or a BEGIN, in the last node. */
 static enum err node_fill(struct values *v, const struct json *j, enum json_kind kind)
 {
     struct value *node = &v->nodes[v->n_nodes - 1];
@@ -203,7 +203,7 @@ static const struct value *value_at(const struct values *v, const char *key)
     }
 }
 
-/* The same; NULL when it is null, too. */
+/* The same; also NULL if the value is null. */
 static const struct value *value_find(const struct values *v, const char *key, int *found)
 {
     const struct value *node = value_at(v, key);

@@ -1,8 +1,8 @@
 /* engine/data/values.h - the scalars and lists of one JSON file, by dotted key, with typed getters.
  *
  * Owns: a flat copy of the tree. Refuses: duplicate keys in one object, the contents of containers
- * that stand inside a list (they are checked and passed over).
- * null counts as absent: that is how these files spell "not set". Each getter names the file and
+ * inside a list (they are checked and skipped).
+ * null counts as absent: that is how these files write "not set". Each getter names the file and
  * the key when the type or range is wrong: ERR_INPUT "DIR/config.json: hidden_size: expected
  * integer, is string". *found says whether the key exists; absent is OK and leaves the outputs
  * alone. */
@@ -33,7 +33,7 @@ enum err values_int(const struct values *v, const char *key, int64_t min, int64_
 /* Integers are fine too. */
 enum err values_float(const struct values *v, const char *key, double *out, int *found);
 enum err values_bool(const struct values *v, const char *key, int *out, int *found);
-/* The string lives as long as v and has a NUL behind n_bytes; one with a NUL inside is refused. */
+/* The string lives as long as v, followed by a NUL; a string with a NUL inside is refused. */
 enum err values_str(const struct values *v, const char *key, const char **out, int64_t *n_bytes,
                     int *found);
 
@@ -49,7 +49,7 @@ enum err values_str_list(const struct values *v, const char *key, const char **o
                          int64_t capacity, int64_t *n, int *found);
 /* 1: the key is there, and null. */
 int values_null(const struct values *v, const char *key);
-/* Whatever stands at key as a number: a bool as 0 or 1, anything that is neither as NaN. */
+/* The value at key as a number: a bool is 0 or 1, any other type NaN. */
 void values_weigh(const struct values *v, const char *key, double *out, int *found);
 /* The size of the list or object at key. */
 enum err values_count(const struct values *v, const char *key, int64_t *n, int *found);
