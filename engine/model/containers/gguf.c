@@ -1,9 +1,8 @@
 /* engine/model/containers/gguf.c - see gguf.h.
  *
- * Owns: the parts of a split model, the directory of all tensors, typed access to keys.
- * Refuses: parsing (gguf_header.c).
- * Note: only the first part has the model's keys; the others say which part of how
- * many they are, and no more. A part may have no tensors. */
+ * Owns: the parts of a split model, the directory of all tensors, typed access to keys. Refuses:
+ * parsing (gguf_header.c). Note: only the first part has the model's keys; the others have only
+ * their index and the number of parts. A part may have no tensors. */
 #include "engine/model/containers/gguf.h"
 #include "engine/model/containers/gguf_header.h"
 
@@ -16,7 +15,7 @@
 #define GGUF_FILES_MAX UINT16_MAX // split.count is u16
 
 struct gguf {
-    int n_files;                   // entries of files[] that are to be closed
+    int n_files;                   // entries of files[] to close
     struct gguf_header *files;     // owned [n_files]
     struct source_tensor *tensors; // owned [n_tensors]; names borrowed from files[]
     int64_t n_tensors;
@@ -31,7 +30,7 @@ static enum err key_fail(const struct gguf_header *h, const char *key, const cha
                 gguf_type_text(v, type));
 }
 
-/* The value of any integer type; 0 when v is none. The sign is apart: u64 has 64 bits. */
+/* Value of any integer type; returns 0 if v is none. The sign is separate: u64 needs 64 bits. */
 static int integer_of(const struct gguf_header *h, const struct gguf_value *v, uint64_t *magnitude,
                       int *negative)
 {
@@ -161,7 +160,7 @@ enum err gguf_str(const struct gguf *g, const char *key, const char **out, int64
     return header_str(&g->files[0], key, out, n_bytes, found);
 }
 
-/* The array under `key`, NULL when there is none; its elements must be of type a (or b). */
+/* The array under `key`, NULL if there is none; its elements must have type a (or b). */
 static enum err array_find(const struct gguf *g, const char *key, enum gguf_type a,
                            enum gguf_type b, const char *wanted, const struct gguf_value **out)
 {
@@ -240,8 +239,8 @@ enum err gguf_read(const struct gguf *g, const struct source_tensor *t, int64_t 
     return gguf_header_read(&g->files[t->file], t->offset + offset, n_bytes, buf);
 }
 
-/* PREFIX-00001-of-00003.gguf -> the name of part i (from 0), malloced; NULL when the first file's
- * name has another form (or there is no memory). */
+/* Name of part i (from 0) for PREFIX-00001-of-00003.gguf, malloced; NULL if the first file's name
+ * has another form (or out of memory). */
 static char *part_path(const char *first, int i, int n_parts)
 {
     char end[40];
@@ -255,7 +254,7 @@ static char *part_path(const char *first, int i, int n_parts)
     return path;
 }
 
-/* One line for all parts that are not there. */
+/* Lists all missing parts in one line. */
 static enum err parts_missing(const struct gguf_header *first, int n_parts)
 {
     int n_missing = 0;
@@ -282,7 +281,7 @@ static enum err parts_missing(const struct gguf_header *first, int n_parts)
     return ERR_INPUT;
 }
 
-/* That part i belongs to the first file. */
+/* Checks that part i belongs to the first file. */
 static enum err part_check(const struct gguf_header *first, const struct gguf_header *h, int i,
                            int n_parts)
 {
@@ -305,7 +304,7 @@ static enum err part_check(const struct gguf_header *first, const struct gguf_he
     return OK;
 }
 
-/* Opens the first file and, when it says so, the other parts. */
+/* Opens the first file and, if the model is split, the other parts. */
 static enum err files_open(struct gguf *g, const char *path)
 {
     int64_t count = 1, no = 0, total = 0;
@@ -356,7 +355,7 @@ static enum err files_open(struct gguf *g, const char *path)
     return OK;
 }
 
-/* One directory over all files. */
+/* Builds one directory over all files. */
 static enum err tensors_join(struct gguf *g)
 {
     int64_t n = 0;
@@ -402,7 +401,7 @@ static enum err length_check(const struct gguf *g, const char *key, int found, i
     return OK;
 }
 
-/* The arrays that run over the vocabulary agree with each other and with the embedding. */
+/* Checks that arrays over the vocabulary agree with each other and with the embedding. */
 static enum err vocab_check(const struct gguf *g)
 {
     struct gguf_strings tokens = {0};

@@ -2,13 +2,13 @@
  * split into parts.
  *
  * Owns: the open files, their headers in memory (a few MiB), the tensor directory over all parts.
- * Refuses: what keys mean for a model (family_*.c), keeping tensor data. Nothing is mapped: tensors
- * are read with pread into the caller's memory.
+ * Refuses: the meaning of keys (family_*.c), keeping tensor data. Nothing is mapped: tensors are
+ * read with pread into the caller's memory.
  *
- * gguf_open() has checked every name, size and offset against the files: type and block, tensors
- * one after the other inside the data section, no duplicates, parts that belong together, and
- * tokenizer arrays as long as the vocabulary. Pointers and views live until gguf_close(). Not for
- * two threads at once, but gguf_read(), which is. */
+ * gguf_open() checks every name, size and offset against the files: type and block size, contiguous
+ * tensors inside the data section, no duplicates, matching parts, and tokenizer arrays as long as
+ * the vocabulary. Pointers and views are valid until gguf_close(). Not thread-safe, except
+ * gguf_read(). */
 #ifndef ENGINE_MODEL_CONTAINERS_GGUF_H
 #define ENGINE_MODEL_CONTAINERS_GGUF_H
 
@@ -18,24 +18,23 @@
 
 struct gguf; // opaque: hides the format's own types
 
-/* path: the file, or the first part of a split model (the others are found by name beside it).
- * *g is NULL on error. ERR_INPUT: the file is not what it should be, ERR_CORRUPT: it changed while
- * reading, ERR_IO: the disk failed, ERR_FIT: no memory. */
+/* path: the file, or the first part of a split model (the others are found beside it by name). *g
+ * is NULL on error. ERR_INPUT: malformed file, ERR_CORRUPT: the file changed while reading, ERR_IO:
+ * the disk failed, ERR_FIT: no memory. */
 enum err gguf_open(struct gguf **g, const char *path);
 void gguf_close(struct gguf *g); // accepts NULL
 
 /* All parts' tensors, in file order. */
 const struct source_tensor *gguf_tensors(const struct gguf *g, int64_t *n_tensors);
-/* NULL when there is none. */
+/* NULL if there is none. */
 const struct source_tensor *gguf_find(const struct gguf *g, const char *name);
 /* As source_read(); the range must lie inside the tensor (CHECKed). */
 enum err gguf_read(const struct gguf *g, const struct source_tensor *t, int64_t offset,
                    int64_t n_bytes, void *buf);
 
-/* Scalars by key, of the first part: as source_int() and the others in source.h. *found is 0 and
- * *out untouched when there is no such key. int takes every integer type (not bool), float also f32
- * and f64 (finite), bool any byte but 0 as true; a str ends with NUL, which n_bytes does not count.
- */
+/* Scalars by key, from the first part: as source_int() etc. in source.h. If the key is absent,
+ * *found is 0 and *out unchanged. int accepts every integer type (not bool), float also f32 and f64
+ * (finite), bool any nonzero byte as true; a str ends with NUL, which n_bytes does not count. */
 enum err gguf_int(const struct gguf *g, const char *key, int64_t min, int64_t max, int64_t *out,
                   int *found);
 enum err gguf_float(const struct gguf *g, const char *key, double *out, int *found);
@@ -50,7 +49,7 @@ enum err gguf_str(const struct gguf *g, const char *key, const char **out, int64
  *   while ((text = gguf_strings_next(&s, &n_bytes)))  // s.n strings; without NUL at the end */
 struct gguf_strings {
     int64_t n;           // strings in the array
-    int64_t n_left;      // not yet taken
+    int64_t n_left;      // not yet returned
     const uint8_t *next; // borrowed: the file's header
 };
 enum err gguf_str_array(const struct gguf *g, const char *key, struct gguf_strings *out,
@@ -67,7 +66,7 @@ static inline const char *gguf_strings_next(struct gguf_strings *s, int64_t *n_b
     return text;
 }
 
-/* Of u8 or i8; borrowed as the views are. */
+/* Arrays of u8 or i8; borrowed like the views. */
 enum err gguf_byte_array(const struct gguf *g, const char *key, const void **out, int64_t *n,
                          int *found);
 
@@ -75,7 +74,7 @@ struct gguf_numbers {
     int64_t n;
     const uint8_t *bytes; // borrowed: 4-byte numbers, not aligned
 };
-/* i32; an array of u32 will do when all of them are below 2^31. */
+/* i32; an array of u32 is accepted if all values are below 2^31. */
 enum err gguf_i32_array(const struct gguf *g, const char *key, struct gguf_numbers *out,
                         int *found);
 enum err gguf_f32_array(const struct gguf *g, const char *key, struct gguf_numbers *out,

@@ -1,10 +1,9 @@
 /* engine/model/containers/gguf_header.c - see gguf_header.h.
  *
- * Owns: parsing. Every length is compared with the bytes that remain in the file before it is used;
- * the buffer grows with what has been parsed, at most to twice of it, so a lying header costs no
- * memory. Note: a string stands behind its 8-byte length, and is moved down over
- * it once that is read, which leaves room for a NUL: names need no copies. Strings inside arrays
- * stay as they are. */
+ * Owns: parsing. Every length is compared with the rest of the file before it is used; the buffer
+ * grows with the parsed part, at most to twice its size, so a false header costs no memory. Note: a
+ * string follows its 8-byte length and is moved down over the length once that is read, which
+ * leaves room for a NUL: names need no copies. Strings inside arrays are not moved. */
 #include "engine/model/containers/gguf_header.h"
 #include "engine/data/file.h"
 
@@ -23,7 +22,7 @@
 
 static const struct {
     const char *name;
-    int bytes; // the least bytes of one value in a file
+    int bytes; // least bytes of one value in a file
 } types[N_GGUF_TYPES] = {
     [GGUF_U8] = {"u8", 1},   [GGUF_I8] = {"i8", 1},       [GGUF_U16] = {"u16", 2},
     [GGUF_I16] = {"i16", 2}, [GGUF_U32] = {"u32", 4},     [GGUF_I32] = {"i32", 4},
@@ -32,7 +31,7 @@ static const struct {
     [GGUF_F64] = {"f64", 8},
 };
 
-/* Names of the tensor types that GGUF has and we do not decode, for the message. */
+/* Names of GGUF tensor types that sluice does not decode, for the message. */
 static const char *const other_tensor_types[] = {
     [9] = "q8_1",     [15] = "q8_k",  [16] = "iq2_xxs", [17] = "iq2_xs",
     [18] = "iq3_xxs", [19] = "iq1_s", [21] = "iq3_s",   [22] = "iq2_s",
@@ -131,7 +130,7 @@ static enum err take_u64(struct gguf_header *h, const char *field, uint64_t *out
     return OK;
 }
 
-/* Steps over a string whose text ends up at *text_at. */
+/* Skips a string; *text_at: offset of its text. */
 static enum err take_str_in_place(struct gguf_header *h, const char *field, int64_t *text_at,
                                   int64_t *n_bytes)
 {
@@ -148,7 +147,7 @@ static enum err take_str_in_place(struct gguf_header *h, const char *field, int6
     return OK;
 }
 
-/* The same, and the text is moved over its length and ends with NUL. */
+/* The same, and moves the text over its length and appends NUL. */
 static enum err take_str(struct gguf_header *h, const char *field, int64_t *text_at,
                          int64_t *n_bytes)
 {
@@ -249,7 +248,7 @@ static enum err tensor_type_read(struct gguf_header *h, struct source_tensor *t)
     return bad(h, "unknown tensor type %d", (int)id);
 }
 
-/* Dimensions, fast to slow in the file, slow to fast in ours. */
+/* Dimensions: the file orders them fast to slow, sluice slow to fast. */
 static enum err dims_read(struct gguf_header *h, struct source_tensor *t)
 {
     uint32_t n_dims;
@@ -298,7 +297,7 @@ static enum err tensor_read(struct gguf_header *h, struct source_tensor *t, int6
     return OK;
 }
 
-/* Offsets from the data section to the file, which must hold the tensors one after the other. */
+/* Makes offsets relative to the file instead of the data section; tensors must be contiguous. */
 static enum err tensors_place(struct gguf_header *h)
 {
     int64_t expected = 0;
@@ -325,7 +324,7 @@ static enum err tensors_place(struct gguf_header *h)
     return OK;
 }
 
-/* What a file that is not GGUF may be instead; the first n >= 4 bytes of it. */
+/* Names what a file that is not GGUF may be, from its first n >= 4 bytes. */
 static enum err not_gguf(const struct gguf_header *h, const uint8_t *p, int64_t n)
 {
     static const struct {
@@ -404,7 +403,7 @@ static enum err start_read(struct gguf_header *h)
     return OK;
 }
 
-/* Once the buffer stays where it is: offsets become pointers. */
+/* Offsets become pointers once the buffer no longer moves. */
 static enum err names_settle(struct gguf_header *h)
 {
     uint8_t *bytes = realloc(h->bytes, (size_t)h->at);

@@ -1,8 +1,8 @@
-/* engine/model/containers/gguf_header.h - one GGUF file's header: its keys and tensors, checked.
+/* engine/model/containers/gguf_header.h - the checked keys and tensors of one GGUF file's header.
  * For gguf.c only.
  *
- * Owns: the open file and one buffer with the header's bytes; names and strings point into it.
- * Refuses: what keys mean (but general.alignment), split files. */
+ * Owns: the open file and one buffer with the header's bytes; names and strings point into the
+ * buffer. Refuses: the meaning of keys (except general.alignment), split files. */
 #ifndef ENGINE_MODEL_CONTAINERS_GGUF_HEADER_H
 #define ENGINE_MODEL_CONTAINERS_GGUF_HEADER_H
 
@@ -35,16 +35,16 @@ enum gguf_type { // of values; the numbers of the file format
 };
 
 struct gguf_value {
-    const char *key; // first, for names.h; into the buffer
+    const char *key; // first, for names.h; points into the buffer
     int64_t key_at;  // offsets into the buffer, which moves while it grows
-    int64_t at;      // scalar: its bytes; string: its text, ends with NUL; array: the first element
+    int64_t at;      // scalar: its bytes; string: its NUL-terminated text; array: first element
     int64_t n;       // string: bytes; array: elements
     enum gguf_type type, element; // element: of an array
 };
 
 struct gguf_header {
     char *path;      // owned
-    char label[256]; // the path (its end, when it is long), for messages
+    char label[256]; // the path (the end of a long one), for messages
     int fd;
     int64_t n_file_bytes;
     uint8_t *bytes;  // owned: the header, from the file's start
@@ -57,22 +57,21 @@ struct gguf_header {
     struct names keys;
     int64_t alignment;
     int64_t data_at; // file offset of the data section
-    // where a message is about: "header", or the index-th key or tensor, by name once it is known
+    // subject of a message: "header", or the index-th key or tensor, by name once known
     const char *place;
     int64_t place_index, place_name_at;
 };
 
-/* Opens the file, reads and checks its whole header. The struct is filled enough for
- * gguf_header_close() whatever happens. */
+/* Opens the file, reads and checks its whole header. gguf_header_close() is safe after any
+ * error. */
 enum err gguf_header_open(struct gguf_header *h, const char *path);
 void gguf_header_close(struct gguf_header *h);
 
-/* NULL when there is no such key. */
+/* NULL if there is none. */
 const struct gguf_value *gguf_header_find(const struct gguf_header *h, const char *key);
-/* "u32", "str", "array of f32": in a static or in the caller's buffer. */
+/* "u32", "str", "array of f32": static, or in the caller's buffer. */
 const char *gguf_type_text(const struct gguf_value *v, char buf[32]);
-/* Reads exactly n bytes; ERR_CORRUPT when the file has become shorter, ERR_IO when the disk fails.
- */
+/* Reads exactly n bytes; ERR_CORRUPT if the file is now shorter, ERR_IO if the disk fails. */
 enum err gguf_header_read(const struct gguf_header *h, int64_t offset, int64_t n_bytes, void *buf);
 
 #endif

@@ -1,8 +1,8 @@
 /* engine/model/containers/hf.c - see hf.h. Owns the search for the weight files and the check of
  * the shard index.
  *
- * Note: the index is parsed twice, first for the names of the shards, then, with
- * the shards open, to look every tensor up; so a million entries need no memory of their own. */
+ * Note: the index is parsed twice, first for the names of the shards, then, with the shards open,
+ * to look up every tensor; so a million entries need no memory of their own. */
 #include "engine/model/containers/hf.h"
 
 #include "engine/data/json.h"
@@ -74,7 +74,7 @@ static enum err shard_name_check(struct json *j)
     return OK;
 }
 
-/* A shard name seen for the first time joins hf->shards. */
+/* Appends a shard name seen for the first time to hf->shards. */
 static enum err shard_keep(struct hf *hf, struct json *j, struct json_keys *seen)
 {
     TRY(shard_name_check(j));
@@ -109,7 +109,7 @@ static enum err weight_map_enter(struct json *j)
     return j->err != OK ? j->err : json_fail(j, "weight_map is missing");
 }
 
-/* The rest of the index behind weight_map: there may be no second one. */
+/* The rest of the index after weight_map, which must be unique. */
 static enum err weight_map_leave(struct json *j)
 {
     while (json_next(j) == JSON_KEY) {
@@ -120,7 +120,7 @@ static enum err weight_map_leave(struct json *j)
     return j->err != OK ? j->err : json_expect(j, JSON_END);
 }
 
-/* First parse: the whole index is sound, and which shards there are. */
+/* First parse: checks the whole index and lists the shards. */
 static enum err shards_list(struct hf *hf, struct json *j, struct json_keys *tensors,
                             struct json_keys *seen)
 {
@@ -139,7 +139,7 @@ static enum err shards_list(struct hf *hf, struct json *j, struct json_keys *ten
     return weight_map_leave(j);
 }
 
-/* Second parse: every tensor is where the index says. */
+/* Second parse: checks that every tensor is in the shard that the index names. */
 static enum err tensors_check(const struct hf *hf, struct json *j)
 {
     TRY(weight_map_enter(j));
@@ -224,7 +224,7 @@ static int ends_with(const char *name, const char *tail)
     return n >= n_tail && strcmp(name + n - n_tail, tail) == 0;
 }
 
-/* There is no model.safetensors: says what the directory has instead. */
+/* Without model.safetensors: reports what the directory has instead. */
 static enum err weights_absent(const struct hf *hf)
 {
     static const struct {
@@ -237,7 +237,7 @@ static enum err weights_absent(const struct hf *hf)
         {".gguf", "give the .gguf file itself as the model"},
     };
     enum { N_OTHERS = sizeof others / sizeof *others };
-    char first[N_OTHERS][256] = {{0}}; // the alphabetically first name of each kind
+    char first[N_OTHERS][256] = {{0}}; // alphabetically first name of each kind
     DIR *d = opendir(hf->dir);
     if (!d)
         return fail(file_open_code(), "%.512s: %s", hf->dir, strerror(errno));

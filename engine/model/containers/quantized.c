@@ -1,11 +1,9 @@
 /* engine/model/containers/quantized.c - see quantized.h: quantization_config, and the list of
  * matrices.
  *
- * Owns: which tensors belong together, and every check of their shapes against each other. Refuses:
- * numbers (quantized_rows.c).
- * Note: what is quantised is told by the names and formats of the tensors that are
- * there, not by lists of modules in the configuration; a module that was left out simply has a
- * NAME.weight of plain numbers. */
+ * Owns: which tensors belong together, and all checks between their shapes. Refuses: numbers
+ * (quantized_rows.c). Note: names and formats of the tensors tell what is quantised, not lists of
+ * modules in the configuration; an unquantised module has a NAME.weight of plain numbers. */
 #include "engine/model/containers/quantized_impl.h"
 
 #include <stdio.h>
@@ -44,7 +42,7 @@ static void full_key(char full[100], const char *key)
     snprintf(full, 100, "quantization_config.%s", key);
 }
 
-/* "" when the key is absent. */
+/* "" if the key is absent. */
 static enum err config_str(const struct hf *hf, const char *key, const char **out)
 {
     char full[100];
@@ -55,7 +53,7 @@ static enum err config_str(const struct hf *hf, const char *key, const char **ou
     return values_str(&hf->config, full, out, &n, &found);
 }
 
-/* A string that may be absent; otherwise one of `have`, "a, b". */
+/* An optional string; must be one of `have`, "a, b". */
 static enum err config_is(const struct hf *hf, const char *key, const char *have, const char **out)
 {
     TRY(config_str(hf, key, out));
@@ -66,7 +64,7 @@ static enum err config_is(const struct hf *hf, const char *key, const char *have
     return n == 0 ? OK : config_fail(hf, key, *out, have);
 }
 
-/* A whole number that may be absent; otherwise `want`. */
+/* An optional integer; must be `want`. */
 static enum err config_number(const struct hf *hf, const char *key, int64_t want)
 {
     char full[100], value[32], have[32];
@@ -79,7 +77,7 @@ static enum err config_number(const struct hf *hf, const char *key, int64_t want
     return i == want ? OK : config_fail(hf, key, value, have);
 }
 
-/* A flag that may be absent; otherwise `want`. */
+/* An optional flag; must be `want`. */
 static enum err config_flag(const struct hf *hf, const char *key, int want)
 {
     static const char *const names[] = {"false", "true"};
@@ -195,7 +193,7 @@ static int is_format(const struct quantized *q, const struct source_tensor *t, c
     return strcmp(safetensors_format(&q->hf->weights, t), format) == 0;
 }
 
-/* NULL: NAME without its end is not that, or too long. */
+/* NAME without its tail; NULL: another tail, or too long. */
 static const char *stem_of(const struct source_tensor *t, const char *tail, char stem[NAME_BYTES])
 {
     const size_t n = strlen(t->name), n_tail = strlen(tail);
@@ -214,7 +212,7 @@ static const struct source_tensor *beside(const struct quantized *q, const char 
     return safetensors_find(&q->hf->weights, name);
 }
 
-/* The tensor STEM + tail of this format ("": any of numbers) and shape. */
+/* The tensor STEM + tail, which must have this format ("": any plain numbers) and shape. */
 static enum err need(const struct quantized *q, const char *stem, const char *tail,
                      const char *format, int64_t n, int64_t k, const struct source_tensor **out)
 {
@@ -263,7 +261,7 @@ enum err quantized_keep(struct quantized *q, struct quantized_tensor as, const c
 
 /* ---- the methods ---- */
 
-/* Groups of a number along k that a format here has, or that are several of its groups. */
+/* The format for groups of this length along k: the largest whose groups divide them. */
 static enum dtype dtype_of_groups(int64_t group)
 {
     return group % 128 == 0  ? DTYPE_G4_128
@@ -272,7 +270,7 @@ static enum dtype dtype_of_groups(int64_t group)
                              : N_DTYPES;
 }
 
-/* g_idx says which group a number along k belongs to; with desc_act they are out of order. */
+/* g_idx gives the group of each number along k; desc_act permutes them. */
 static enum err gptq_order_check(const struct quantized *q, const char *stem, int64_t k,
                                  int64_t group)
 {
@@ -305,7 +303,7 @@ static enum err groups_add(struct quantized *q, const struct source_tensor *code
         return OK;
     if (!is_format(q, codes, "I32") || codes->n_dims != 2 || codes->n_bytes == 0)
         return quantized_fail(q, codes->name, "expected I32 of two dimensions");
-    const int by_k = q->method == METHOD_GPTQ; // eight codes of a word: along k, or rows
+    const int by_k = q->method == METHOD_GPTQ; // a word's eight codes are along k, or in eight rows
     const int64_t k = codes->dims[0] * (by_k ? 8 : 1), n = codes->dims[1] * (by_k ? 1 : 8);
     const struct source_tensor *scales = beside(q, stem, ".scales");
     const int64_t n_groups = scales && scales->n_dims == 2 ? scales->dims[0] : 0;
@@ -435,7 +433,7 @@ static enum err list(struct quantized *q)
     return OK;
 }
 
-/* Whether a bias that a GPTQ checkpoint has beside a matrix is more than a habit of its writer. */
+/* Whether any bias beside a GPTQ matrix is not 0: some writers add zero biases everywhere. */
 static enum err biases_look(struct quantized *q)
 {
     const struct safetensors *st = &q->hf->weights;

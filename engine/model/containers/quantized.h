@@ -1,40 +1,40 @@
-/* engine/model/containers/quantized.h - matrices that a safetensors checkpoint holds as codes and
- * scales apart, as ordinary tensors.
+/* engine/model/containers/quantized.h - matrices that a safetensors checkpoint stores as separate
+ * codes and scales, as ordinary tensors.
  *
- * Owns: which methods of quantization_config are known (GPTQ, AWQ, FP8, bitsandbytes, MXFP4), the
- * list of their matrices by the name that the unquantised model has, and the way from the files'
- * tensors to rows in a format of kernels/dtype.h. The numbers are what the reference computes in
- * f32; nothing is rounded, and what has no exact form here is refused. Refuses: model families.
+ * Owns: the known methods of quantization_config (GPTQ, AWQ, FP8, bitsandbytes, MXFP4), the list of
+ * their matrices under the unquantised names, and the conversion of the files' tensors to rows in a
+ * format of kernels/dtype.h. Numbers are those that the reference computes in f32; nothing is
+ * rounded, and numbers without an exact form are refused. Refuses: model families.
  *
- * The tensors of a method and what a row becomes (n outputs, k inputs):
+ * Tensors of each method and the rows' format (n outputs, k inputs):
  *   gptq        NAME.qweight i32 [k / 8, n], .qzeros [groups, n / 8], .scales [groups, n], .g_idx
  *   awq         NAME.qweight i32 [k, n / 8], .qzeros [groups, n / 8], .scales [groups, n]   g4_*
  *   fp8, fbgemm_fp8, compressed-tensors (float-quantized)
  *               NAME.weight e4m3 [n, k], NAME.weight_scale or .weight_scale_inv             f8_*
  *   bitsandbytes  NAME.weight u8 [n * k / 2, 1], .absmax, .quant_map, .quant_state...       nf4
- *   mxfp4       NAME_blocks u8 [.., n, k / 32, 16], NAME_scales u8 [.., n, k / 32]          mxfp4
- */
+ *   mxfp4       NAME_blocks u8 [.., n, k / 32, 16], NAME_scales u8 [.., n, k / 32]
+ * mxfp4 */
 #ifndef ENGINE_MODEL_CONTAINERS_QUANTIZED_H
 #define ENGINE_MODEL_CONTAINERS_QUANTIZED_H
 
 #include "engine/model/containers/hf.h"
 
-struct quantized; // opaque: lists and the rows read last
+struct quantized; // opaque: lists and a cache of rows
 
-/* *out is NULL where config.json has no quantization_config. ERR_INPUT names the file and the key
- * or tensor that is not supported, or that does not agree with the others. hf is borrowed. */
+/* *out is NULL if config.json has no quantization_config. ERR_INPUT names the file and the key or
+ * tensor that is unsupported or inconsistent. hf is borrowed. */
 enum err quantized_open(struct quantized **out, const struct hf *hf);
 void quantized_close(struct quantized *q); // accepts NULL
 
-/* The matrix of this name; NULL where it is none, or q is NULL. */
+/* The matrix of this name; NULL if there is none, or if q is NULL. */
 const struct source_tensor *quantized_find(const struct quantized *q, const char *name);
 /* 1: t came from quantized_find(). */
 int quantized_has(const struct source_tensor *t);
-/* 1: a tensor of the files that is no weight by itself: codes or scales of a matrix, a scale of
- * activations or of KV, a bias of zeros, which old GPTQ checkpoints have everywhere. */
+/* 1: the tensor is no weight by itself but a part: codes or scales of a matrix, a scale of
+ * activations or of KV, or a bias of zeros (old GPTQ checkpoints). */
 int quantized_is_part(const struct quantized *q, const char *name);
-/* Bytes [offset, offset + n_bytes) of its rows, whole rows. ERR_INPUT: scales that have no exact
- * form; else as file_read. */
+/* Reads bytes [offset, offset + n_bytes) of the rows, whole rows only. ERR_INPUT: scales without an
+ * exact form; else as file_read. */
 enum err quantized_read(struct quantized *q, const struct source_tensor *t, int64_t offset,
                         int64_t n_bytes, void *buf);
 

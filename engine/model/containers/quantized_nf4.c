@@ -1,8 +1,8 @@
-/* engine/model/containers/quantized_nf4.c - matrices of bitsandbytes: what belongs to one, and its
+/* engine/model/containers/quantized_nf4.c - matrices of bitsandbytes: their tensors and their
  * scales.
  *
- * Owns: quant_state, a JSON text in a tensor, and scales that are codes of 8 bits themselves.
- * Refuses: fp4, other block sizes, another table than nf4's. */
+ * Owns: quant_state, a JSON text in a tensor, and scales that are 8-bit codes. Refuses: fp4, other
+ * block sizes, tables other than nf4's. */
 #include "engine/model/containers/quantized_impl.h"
 #include "kernels/dtype_nf4.h"
 
@@ -17,7 +17,7 @@
 
 static const float nf4_numbers[16] = {COLUMN_NF4_NUMBERS};
 
-/* The tensor NAME + tail in this format, of n numbers in whatever dimensions. */
+/* The tensor NAME + tail, which must have this format and n numbers in any shape. */
 static enum err need(const struct quantized *q, const char *name, const char *tail,
                      const char *format, int64_t n, const struct source_tensor **out)
 {
@@ -100,8 +100,8 @@ static int map_is_known(const float map[256])
     return memcmp(map, known, sizeof known) == 0;
 }
 
-/* bitsandbytes writes the table of scales into every file, and has computed it anew. Where a bit
- * differs it is kept, and scales become f32, as those of rows that are no multiple of 256. */
+/* bitsandbytes computes the table of scales anew for every file. If a bit differs from the known
+ * table, the file's is used and scales become f32, as for rows not a multiple of 256. */
 static enum err map_take(const struct quantized *q, const struct source_tensor *t,
                          struct quantized_tensor *as)
 {

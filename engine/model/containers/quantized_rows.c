@@ -1,9 +1,9 @@
-/* engine/model/containers/quantized_rows.c - rows of quantised matrices, as kernels/dtype.h has
- * them.
+/* engine/model/containers/quantized_rows.c - rows of quantised matrices in the formats of
+ * kernels/dtype.h.
  *
  * Owns: the order of codes in each method's files. Refuses: scales that the row's format cannot
- * hold to the bit. Note: GPTQ and AWQ store columns, so one row touches all of its
- * matrix; a band of rows is made at a time and kept, which is what the packer asks for next. */
+ * hold exactly. Note: GPTQ and AWQ store columns, so one row touches the whole matrix; sluice makes
+ * and caches a band of rows at a time, because the packer reads rows in order. */
 #include "engine/model/containers/quantized_impl.h"
 
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static enum err codes_read(const struct quantized *q, const struct source_tensor
     return safetensors_read(&q->hf->weights, t, at, n_bytes, out);
 }
 
-/* Numbers [first, first + n) of a tensor of plain numbers, n <= 64. */
+/* Numbers [first, first + n) of a tensor of plain numbers; n <= 64. */
 static enum err numbers_read(const struct quantized *q, const struct source_tensor *t,
                              int64_t first, int n, float out[64])
 {
@@ -46,13 +46,13 @@ static enum err numbers_read(const struct quantized *q, const struct source_tens
 
 /* ---- GPTQ and AWQ ---- */
 
-/* Scale and zero of every group of the band's rows, into the heads of their blocks. */
+/* Writes scale and zero of every group of the band's rows to the heads of their blocks. */
 static enum err band_heads(struct quantized *q, const struct quantized_tensor *t)
 {
     const int64_t row_bytes = row_bytes_of(t), n = t->t.dims[0], n_groups = k_of(t) / t->scale_k;
     const struct dtype_info *info = dtype_info(t->t.dtype);
-    const int64_t blocks = t->scale_k / info->block;          // of a group
-    static const int awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7}; // where number i of eight stands
+    const int64_t blocks = t->scale_k / info->block;          // per group
+    static const int awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7}; // position of number i of eight
     float scales[64];
     uint32_t zeros[8];
     for (int64_t g = 0; g < n_groups; g++)
@@ -73,14 +73,14 @@ static enum err band_heads(struct quantized *q, const struct quantized_tensor *t
             uint8_t *block = q->band.rows + r * row_bytes + g * blocks * info->block_bytes;
             for (int64_t b = 0; b < blocks; b++, block += info->block_bytes) {
                 memcpy(block, &scale, sizeof scale);
-                block[2] = (uint8_t)(zero & 15); // as the libraries wrap 16
+                block[2] = (uint8_t)(zero & 15); // 16 wraps to 0, as in the libraries
             }
         }
     return OK;
 }
 
-/* Where code `at` of a row is: the byte of its block; codes of the second half of a block are the
- * upper halves of bytes. */
+/* The byte of code `at` in a row; codes of a block's second half are in the upper halves of
+ * bytes. */
 static inline uint8_t *code_at(uint8_t *row, const struct dtype_info *info, int64_t at, int *shift)
 {
     const int64_t in = at % info->block, half = info->block / 2;
@@ -92,7 +92,7 @@ static inline uint8_t *code_at(uint8_t *row, const struct dtype_info *info, int6
 static void gptq_word(uint8_t *row, const struct dtype_info *info, int64_t at, uint32_t word)
 {
     int shift;
-    uint8_t *to = code_at(row, info, at, &shift); // the others follow: halves are multiples of 8
+    uint8_t *to = code_at(row, info, at, &shift); // halves are multiples of 8
     for (int i = 0; i < 8; i++, word >>= 4)
         to[i] |= (uint8_t)((word & 15) << shift);
 }
@@ -112,7 +112,7 @@ static void awq_word(uint8_t *rows, int64_t row_bytes, const struct dtype_info *
 static enum err band_codes(struct quantized *q, const struct quantized_tensor *t, uint32_t *words)
 {
     const int by_k = q->method == METHOD_GPTQ;
-    const int64_t row_bytes = row_bytes_of(t), width = t->codes->dims[1]; // words of a line
+    const int64_t row_bytes = row_bytes_of(t), width = t->codes->dims[1]; // words per line
     const int64_t n_lines = t->codes->dims[0], n = by_k ? q->band.n : q->band.n / 8;
     const int64_t first = by_k ? q->band.first : q->band.first / 8;
     const struct dtype_info *info = dtype_info(t->t.dtype);
@@ -127,7 +127,7 @@ static enum err band_codes(struct quantized *q, const struct quantized_tensor *t
     return OK;
 }
 
-/* The band that begins with the 32 rows around `row`. */
+/* Makes the band that starts at the 32 rows around `row`. */
 static enum err band_make(struct quantized *q, const struct quantized_tensor *t, int64_t row)
 {
     const int64_t row_bytes = row_bytes_of(t), first = row / PANEL_ROWS * PANEL_ROWS;
@@ -162,7 +162,7 @@ static enum err group_rows(struct quantized *q, const struct quantized_tensor *t
     return OK;
 }
 
-/* ---- FP8, nf4, MXFP4: a row of codes is a row ---- */
+/* ---- FP8, nf4, MXFP4: the files store rows ---- */
 
 static enum err fp8_row(const struct quantized *q, const struct quantized_tensor *t, int64_t row,
                         const uint8_t *codes, uint8_t *out)
@@ -198,7 +198,7 @@ static enum err nf4_row(const struct quantized *q, const struct quantized_tensor
             memcpy(out, &scales[b % 64], 4);
             out += 4;
         }
-        for (int i = 0; i < 32; i++) { // the file: neighbours in a byte, the first one high
+        for (int i = 0; i < 32; i++) { // neighbours share a byte in the file, the first one high
             const int first = codes[i / 2] >> (i % 2 ? 0 : 4) & 15;
             const int second = codes[16 + i / 2] >> (i % 2 ? 0 : 4) & 15;
             out[i] = (uint8_t)(first | second << 4);
@@ -220,7 +220,7 @@ static enum err mxfp4_row(const struct quantized *q, const struct quantized_tens
             return quantized_fail(q, t->scales->name, "row %lld: a scale is NaN (255)",
                                   (long long)row);
         out[0] = scales[b % 64];
-        for (int i = 0; i < 16; i++) { // the file: neighbours in a byte, the first one low
+        for (int i = 0; i < 16; i++) { // neighbours share a byte in the file, the first one low
             const int first = codes[i / 2] >> (i % 2 ? 4 : 0) & 15;
             const int second = codes[8 + i / 2] >> (i % 2 ? 4 : 0) & 15;
             out[1 + i] = (uint8_t)(first | second << 4);

@@ -2,9 +2,9 @@
  * check of a byte range.
  *
  * File: u64 header length (little-endian), header JSON, data. data_offsets count from the end of
- * the header and must tile the data without hole or overlap. Note: the spec wants
- * the header to begin with '{' and lets spaces follow it; the reference reader takes white space on
- * both sides, and so do we. */
+ * the header and must tile the data without hole or overlap. Note: the spec wants the header to
+ * begin with '{' and lets spaces follow it; the reference reader accepts white space on both sides,
+ * and so does sluice. */
 #include "engine/model/containers/safetensors.h"
 
 #include "engine/data/json.h"
@@ -18,7 +18,7 @@
 #define TEXT_BLOCK_BYTES (256 << 10)
 
 struct safetensors_slot {
-    uint32_t hash; // the upper half: spares most visits to the tensor
+    uint32_t hash; // upper half of the hash: saves most comparisons of names
     int32_t index; // tensor + 1; 0: free
 };
 
@@ -28,7 +28,7 @@ struct safetensors_text {
     char bytes[];
 };
 
-/* Every format the specification knows; those without an enum dtype can be listed, not used. */
+/* Every format of the specification; those without an enum dtype are listed but cannot be read. */
 static const struct format {
     const char *name;
     int bits;
@@ -85,7 +85,7 @@ static enum err no_memory(void)
     return fail(ERR_FIT, "no memory for the list of tensors");
 }
 
-/* A copy of the name that stays where it is; NULL: no memory. */
+/* A copy of the name at a stable address; NULL: no memory. */
 static const char *text_keep(struct safetensors *st, const char *str, int64_t n_str)
 {
     struct safetensors_text *t = st->text;
@@ -166,7 +166,7 @@ static enum err tensors_room(struct safetensors *st)
     return OK;
 }
 
-/* Appends an empty tensor under the key that j stands on. */
+/* Appends an empty tensor named by j's current key. */
 static enum err tensor_add(struct safetensors *st, struct json *j)
 {
     if (st->n_tensors == SAFETENSORS_TENSORS_MAX)
@@ -194,7 +194,7 @@ static enum err tensor_add(struct safetensors *st, struct json *j)
 
 /* ---- one header entry ---- */
 
-/* What an entry said; -1: not yet. */
+/* Members of an entry read so far; -1: missing. */
 struct entry {
     int format;
     int rank;
@@ -261,7 +261,7 @@ static int64_t entry_bytes(const struct entry *e)
     return n_bits % 8 ? -2 : n_bits / 8;
 }
 
-/* The whole entry against itself and against the bytes of data that the file has. */
+/* Checks an entry against itself and against the size of the file's data. */
 static enum err entry_check(struct json *j, const char *name, const struct entry *e,
                             int64_t data_at, int64_t data_bytes)
 {
@@ -304,10 +304,10 @@ static void tensor_fill(struct safetensors *st, const struct entry *e, int64_t d
         t->dims[i] = e->dims[i + folded];
     t->dims[0] = 1;
     for (int i = 0; i <= folded; i++)
-        t->dims[0] *= e->dims[i]; // in the order in which entry_bytes has shown that it fits
+        t->dims[0] *= e->dims[i]; // in entry_bytes's order, which checked for overflow
 }
 
-/* The value of one tensor: {"dtype", "shape", "data_offsets"}. Other members are passed over. */
+/* Reads one tensor: {"dtype", "shape", "data_offsets"}; other members are skipped. */
 static enum err entry_read(struct safetensors *st, struct json *j, struct json_keys *others,
                            int64_t data_at, int64_t data_bytes)
 {
@@ -406,14 +406,14 @@ static enum err ranges_check(const struct range *ranges, int64_t n, const struct
     return OK;
 }
 
-/* The tensors from `first` on tile the data of the last file. Empty ones may lie anywhere in it. */
+/* Checks that the tensors from `first` on tile the last file's data, empty tensors aside. */
 static enum err tiling_check(const struct safetensors *st, int64_t first, int64_t data_at)
 {
     struct range *ranges = malloc((size_t)(st->n_tensors - first + 1) * sizeof *ranges);
     if (!ranges)
         return no_memory();
     int64_t n = 0;
-    int sorted = 1; // as most writers leave them
+    int sorted = 1; // as most writers do
     for (int64_t i = first; i < st->n_tensors; i++) {
         const struct source_tensor *t = &st->tensors[i];
         if (t->n_bytes == 0)
@@ -431,7 +431,7 @@ static enum err tiling_check(const struct safetensors *st, int64_t first, int64_
 
 /* ---- one file ---- */
 
-/* What a file that is no safetensors file looks like, from its first bytes; NULL: cannot tell. */
+/* The kind of a file that is not safetensors, by its first bytes; NULL: unknown. */
 static const char *other_kind(const char *head, int64_t n)
 {
     static const struct {
@@ -454,7 +454,7 @@ static const char *other_kind(const char *head, int64_t n)
     return NULL;
 }
 
-/* The length of the header, checked against the file; it is followed by that many bytes. */
+/* The length of the header, checked against the file's size. */
 static enum err header_length(const struct file *f, int64_t *n_bytes)
 {
     unsigned char head[64] = {0};
@@ -465,7 +465,7 @@ static enum err header_length(const struct file *f, int64_t *n_bytes)
     for (int i = 7; i >= 0; i--)
         n = n << 8 | head[i];
     int in_range = n_head >= 8 && n >= 1 && n <= SAFETENSORS_HEADER_BYTES_MAX;
-    // A real header may by chance have a length whose bytes look like something else.
+    // A real header's length may happen to look like another kind's magic.
     if (kind &&
         (!in_range || (int64_t)n > f->n_bytes - 8 || memchr("{ \t\r\n", head[8], 5) == NULL))
         return fail(ERR_INPUT, "%.512s: this is %s", f->path, kind);
@@ -493,7 +493,7 @@ static enum err header_parse(struct safetensors *st, const char *header, int64_t
                     (long long)at);
     struct json j;
     struct json_keys keys;
-    char where[560]; // bytes are counted from the start of the header
+    char where[560]; // bytes count from the start of the header
     snprintf(where, sizeof where, "%.512s: header", f->path);
     json_init(&j, header, n_bytes, where, HEADER_DEPTH_MAX);
     json_keys_init(&keys);

@@ -2,9 +2,8 @@
  * with one index.
  *
  * Owns: the header of each file (every name, shape and byte range is checked against the file
- * before anything uses it), the open descriptors, the lookup by name. Refuses: what the files mean;
- * which files belong together is hf.c's business. Memory: per tensor about 110 bytes and its name.
- */
+ * before use), the open descriptors, the lookup by name. Refuses: the meaning of the files, and
+ * which files belong together (hf.c). Memory per tensor: about 110 bytes plus its name. */
 #ifndef ENGINE_MODEL_CONTAINERS_SAFETENSORS_H
 #define ENGINE_MODEL_CONTAINERS_SAFETENSORS_H
 
@@ -33,21 +32,21 @@ struct safetensors {
 /* Empty. Cannot fail. */
 void safetensors_init(struct safetensors *st);
 
-/* Reads the header of one more file. A tensor whose format is not one of enum dtype, or that has 5
- * to 8 dimensions, is listed with dtype N_DTYPES (with more than 4 dimensions the first ones are
- * folded into one). Tensors of zero bytes and of any alignment are fine. ERR_INPUT says "PATH: ..."
- * when the file is no whole, consistent safetensors file, or a name was in an earlier one;
- * ERR_CORRUPT when it changed meanwhile. After an error the list can only be closed. */
+/* Reads the header of one more file. A tensor of a format without an enum dtype, or with 5 to 8
+ * dimensions, is listed with dtype N_DTYPES (leading dimensions beyond 4 are folded into one).
+ * Tensors may have zero bytes and any alignment. ERR_INPUT "PATH: ...": incomplete or inconsistent
+ * file, or a name of an earlier file; ERR_CORRUPT: the file changed meanwhile. After an error the
+ * list can only be closed. */
 enum err safetensors_add(struct safetensors *st, const char *path);
 void safetensors_close(struct safetensors *st);
 
-/* NULL when there is none. Valid until the next safetensors_add. */
+/* NULL if there is none. Valid until the next safetensors_add. */
 const struct source_tensor *safetensors_find(const struct safetensors *st, const char *name);
 
 /* The format as the file spells it: "BF16", "F8_E4M3". */
 const char *safetensors_format(const struct safetensors *st, const struct source_tensor *t);
 
-/* Bytes [offset, offset + n_bytes) of a tensor (inside it: a bug otherwise). As file_read. */
+/* Reads bytes [offset, offset + n_bytes) of a tensor, which must be inside. As file_read. */
 enum err safetensors_read(const struct safetensors *st, const struct source_tensor *t,
                           int64_t offset, int64_t n_bytes, void *buf);
 

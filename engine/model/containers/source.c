@@ -1,8 +1,8 @@
-/* engine/model/containers/source.c - see source.h. Owns the choice of the reader; everything else
- * is forwarded.
+/* engine/model/containers/source.c - see source.h. Owns the choice of the reader; all else is
+ * forwarded.
  *
- * Note: a tensor of a format without an enum dtype may be listed, but not read; so
- * a family that forgets to look cannot take its bytes for something else. */
+ * Note: a tensor of a format without an enum dtype may be listed but not read, so a family that
+ * fails to check cannot misread its bytes. */
 #include "engine/model/containers/source.h"
 
 #include "engine/data/file.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Whether the file calls itself GGUF, by name or by its first bytes. */
+/* Whether the file is GGUF, by name or by its first bytes. */
 static enum err gguf_look(const char *path, int *is_gguf)
 {
     size_t n = strlen(path);

@@ -1,7 +1,7 @@
 /* engine/model/containers/source_list.c - lists among a source's metadata, and values of any type;
  * see source.h.
  *
- * Owns: nothing. Refuses: GGUF arrays, which no family needs as a list. */
+ * Refuses: GGUF arrays, which no family needs as a list. */
 #include "engine/model/containers/source.h"
 
 #include <math.h>

@@ -1,17 +1,16 @@
-/* engine/model/families/family.c - the table of model families, and what they share: reading keys
- * with their ranges, finding tensors, checking dimensions.
+/* engine/model/families/family.c - the table of model families, and what readers share: keys with
+ * ranges, tensors, dimensions.
  *
- * Refuses: guessing. An unknown architecture, a missing key, a tensor of another size is an error
- * that names it. Note: one family row can serve two file formats with other keys,
- * other names and another order of rows; the reader branches on source->kind, nothing after it
- * does. */
+ * Refuses: guessing. An unknown architecture, a missing key or a tensor of another size is an error
+ * that names it. Note: one family can have two file formats with different keys, names and row
+ * orders; readers branch on source->kind, later code does not. */
 #include "engine/model/families/family.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_BYTES  160 // longest tensor name or key that we build
+#define NAME_BYTES  160 // longest tensor name or key
 #define CLASSES_MAX 16
 
 static const struct family {
@@ -159,7 +158,7 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
     return OK;
 }
 
-/* A role's name within its layer, or in all: "%d" becomes the part. */
+/* A role's tensor name; "%d" becomes the part. */
 static void part_name(const char *name, int part, char buf[NAME_BYTES])
 {
     const char *number = strstr(name, "%d");
@@ -209,9 +208,9 @@ const struct source_tensor *family_tensor(const struct family_model *m, const st
     return family_part(m, s, role, layer, 0);
 }
 
-/* GGUF's llama files hold the rows of a head as (0, h, 1, h + 1, ...), h = rope_dim / 2, for
- * rotation of neighbours; we rotate (i, i + h), so row p * h + i of a head comes from row 2 * i +
- * p. */
+/* GGUF's llama files store the rows of a head as (0, h, 1, h + 1, ...), h = rope_dim / 2, because
+ * they rotate neighbours. sluice rotates (i, i + h), so row p * h + i of a head is the file's row 2
+ * * i + p. */
 static int64_t unpaired_row(const struct family_model *m, enum tensor_role role, int64_t row)
 {
     int rotated = role == ROLE_Q || role == ROLE_K || role == ROLE_Q_B || role == ROLE_K_B;
@@ -297,14 +296,14 @@ void family_tie(struct family_model *m, const struct source *s, int flag)
     m->tied = flag >= 0 ? flag : !family_tensor(m, s, ROLE_HEAD, 0);
 }
 
-/* Dimensions of a tensor; of one that holds all experts those of their matrices one below the
- * other, of their vectors one behind the other. */
+/* Dimensions of a tensor. A tensor of all experts counts as their matrices stacked, or as their
+ * vectors concatenated. */
 static int flat_dims(const struct family_model *m, enum tensor_role role,
                      const struct source_tensor *t, int64_t dims[SOURCE_DIMS_MAX])
 {
     const int own = role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
     memcpy(dims, t->dims, sizeof t->dims);
-    if (role == ROLE_SHARE && t->n_dims == 1) { // its one row
+    if (role == ROLE_SHARE && t->n_dims == 1) { // a matrix of one row
         dims[1] = dims[0];
         dims[0] = 1;
         return own;
@@ -324,8 +323,7 @@ static void print_dims(char *buf, size_t buf_bytes, int n_dims, const int64_t *d
             (size_t)snprintf(buf + at, buf_bytes - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
 }
 
-/* Dimensions of one of a role's tensors as the file has them; a vector of heads may be [heads,
- * head_dim]. */
+/* Dimensions of one of a role's tensors in the file; a vector of heads may be [heads, head_dim]. */
 static int expected_dims(const struct family_model *m, enum tensor_role role,
                          const struct source_tensor *t, int64_t dims[2])
 {
@@ -339,7 +337,7 @@ static int expected_dims(const struct family_model *m, enum tensor_role role,
         dims[1] = m->shape.head_dim;
         return 2;
     }
-    if (m->transposed & ROLE_BIT(role)) { // of experts each for itself
+    if (m->transposed & ROLE_BIT(role)) { // each expert's matrix separately
         const int matrices = role_is_experts(&m->shape, role) ? m->shape.n_experts : 1;
         dims[1] = dims[0] / matrices;
         dims[0] = (int64_t)k * matrices;
@@ -356,7 +354,7 @@ static enum err check_tensor(const struct family_model *m, const struct source *
     if (!t)
         return fail(ERR_INPUT, "%s: tensor %s: missing", s->path, name);
     if (t->dtype == N_DTYPES) {
-        TRY(source_read(s, t, 0, 0, NULL)); // fails, and says which format it is
+        TRY(source_read(s, t, 0, 0, NULL)); // fails with a message that names the format
         return fail(ERR_INPUT, "%s: tensor %s: unsupported format", s->path, name);
     }
     int64_t dims[2], flat[SOURCE_DIMS_MAX];
@@ -405,7 +403,7 @@ static enum err check_tensors(const struct family_model *m, const struct source 
     return OK;
 }
 
-/* Buffers that some libraries saved among the weights. */
+/* Buffers that some libraries saved with the weights. */
 static int is_buffer(const char *name)
 {
     static const char *const buffers[] = {"rotary_emb.inv_freq",
@@ -438,8 +436,7 @@ static int is_role(const struct family_model *m, const char *name, int layer)
     return 0;
 }
 
-/* A weight of the layer, the first of its kind, that nobody would multiply by: this is another
- * model. */
+/* ERR_INPUT if the layer has a weight without a role: the file is an unsupported model variant. */
 static enum err check_strangers(const struct family_model *m, const struct source *s, int layer)
 {
     char start[NAME_BYTES];
@@ -463,9 +460,7 @@ static int has_word(const char *words, const char *word)
     return 0;
 }
 
-/* The part of a file that a tensor's name says it is of: its first member, or what follows
- * "model.".
- */
+/* The part of the model that a tensor belongs to: the first member of its name, after "model.". */
 static void part_of(const char *name, char part[NAME_BYTES])
 {
     name += strncmp(name, "model.", 6) == 0 ? 6 : 0;
@@ -475,7 +470,7 @@ static void part_of(const char *name, char part[NAME_BYTES])
 void family_unused(const struct family_model *m, const struct source *s, struct family_unused *u)
 {
     const char *head = m->names->roles[ROLE_HEAD] ? m->names->roles[ROLE_HEAD] : "";
-    const size_t n_head = strcspn(head, "."); // quantised, it has other members
+    const size_t n_head = strcspn(head, "."); // a quantised head has other suffixes
     size_t used = 0;
     *u = (struct family_unused){0};
     for (int64_t i = 0; i < s->n_tensors; i++) {
@@ -493,8 +488,8 @@ void family_unused(const struct family_model *m, const struct source *s, struct 
     }
 }
 
-/* Keys that change what is computed, and the families that read them: elsewhere they must say what
- * is so without them. */
+/* Keys that change the computation, and the families that read them. In other families the key must
+ * have its neutral value. */
 enum err family_check_keys(const struct source *s, const char *family, const char *name)
 {
     static const struct {
@@ -586,7 +581,7 @@ static enum err find_family(const struct source *s, const struct family **found)
     }
     if (what[0] || gguf)
         return what[0] ? unsupported(s, key, what) : family_fail(s, "", key, "missing");
-    const char *classes[CLASSES_MAX]; // very old config.json files have no model_type
+    const char *classes[CLASSES_MAX]; // very old config.json files lack model_type
     int64_t n = 0;
     int there = 0;
     TRY(source_str_list(s, "architectures", classes, CLASSES_MAX, &n, &there));

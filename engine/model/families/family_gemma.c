@@ -1,14 +1,14 @@
 /* engine/model/families/family_gemma.c - gemma: llama with scaled embeddings, GELU, norms by 1 +
  * weight.
  *
- * Owns: what differs. Note: config.json's hidden_act says "gelu" and means the
- * form by tanh; hidden_activation, where it is, means what it says. GGUF files hold 1 + weight. */
+ * Owns: the differences. Note: hidden_act "gelu" in config.json means the tanh form;
+ * hidden_activation, if present, means what it says. GGUF files hold 1 + weight. */
 #include "engine/model/families/family.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The name of its activation, by which the key is chosen. */
+/* Sets *key to the key that names the activation. */
 static enum err act_of(const struct source *s, const char **key)
 {
     char act[32] = "";

@@ -1,9 +1,8 @@
 /* engine/model/families/family_gemma2.c - gemma2: gemma with norms around attention and MLP, soft
- * caps of scores and logits, and a window in every other layer, from the first one on.
+ * caps of scores and logits, and a window in every other layer, starting with the first.
  *
- * Owns: what no file need say of it. Note: a file without the keys of the caps and
- * the window means the numbers below, and only a null means none; GGUF files do not say what scores
- * are scaled by (the 27B alone has another factor than the others). */
+ * Owns: gemma2's defaults. Note: without the keys for caps and window the numbers below apply; only
+ * null means none. GGUF files lack the scale of scores (the 27B has another than the others). */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 
@@ -40,7 +39,7 @@ void family_gemma2_shape(struct shape *shape)
         window_layer(shape, i, i % 2 == 0, WINDOW);
 }
 
-/* What the file says of windows: how long they are, and config.json also in which layers. */
+/* Reads the window's length, and from config.json also its layers. */
 static enum err read_windows(const struct source *s, const char *name, struct shape *shape)
 {
     const char *types[SHAPE_LAYERS_MAX];

@@ -1,9 +1,9 @@
 /* engine/model/families/family_gemma3.c - gemma3, text: gemma with norms around attention and MLP,
- * norms of q and k, and layers with a window that turn by angles of their own.
+ * norms of q and k, and layers with a window and RoPE angles of their own.
  *
- * Owns: which layers these are; its tensor names; where a model with a vision tower has its text.
- * Note: GGUF files say neither which layers have windows (all but every sixth) nor
- * what scores are scaled by (the 27B alone has another factor than the others). */
+ * Owns: the choice of these layers; tensor names; where a model with a vision tower has its text
+ * part. Note: GGUF files lack the layers with windows (all but every sixth) and the scale of scores
+ * (the 27B has another than the others). */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 #include "engine/model/families/rope.h"
@@ -11,11 +11,11 @@
 #include <math.h>
 #include <string.h>
 
-#define PATTERN     6 // where nobody says: every sixth layer sees all
+#define PATTERN     6 // default: every sixth layer has no window
 #define LOCAL_THETA 10000
-#define SCALAR      256 // what scores are scaled by where config.json does not say
+#define SCALAR      256 // default scale of scores, for config.json
 #define LAYERS_27B  62
-#define TEXT        "text_config" // of a model that has a vision tower too
+#define TEXT        "text_config" // in models with a vision tower
 
 static const struct family_names names_hf = {"layers.",
                                              {HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM,
@@ -25,7 +25,7 @@ static const struct family_names names_gguf = {
     "blk.",
     {GGUF_ENDS, GGUF_NORMS, GGUF_POST_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM, GGUF_GATE, GGUF_MLP}};
 
-/* Layers with a window turn by ropes[1]; the others have no window. */
+/* Layers with a window use ropes[1]; the others have no window. */
 static enum err local_layers(const struct source *s, struct shape *shape)
 {
     const char *types[SHAPE_LAYERS_MAX];
@@ -96,8 +96,8 @@ enum err family_gemma3_read(struct family_model *m, const struct source *s, cons
     return read_text(m, s, name, prefixes);
 }
 
-/* The text of a model that sees, too: what has nothing to do with it is not looked at. Published
- * files leave out what is as in the class. */
+/* The text part of a model with vision; other keys are ignored. Published files omit the class's
+ * defaults. */
 enum err family_gemma3_vision_read(struct family_model *m, const struct source *s, const char *name)
 {
     static const char *const prefixes[2] = {"language_model.model.", "model.language_model."};

@@ -1,7 +1,7 @@
 /* engine/model/families/family_gpt2.c - gpt2: learned positions, LayerNorm, biases, GELU by tanh.
  *
- * Owns: its keys and tensor names. Note: its matrices stand in safetensors as
- * [inputs, outputs]; GGUF files have turned them. */
+ * Owns: gpt2's keys and tensor names. Note: matrices are [inputs, outputs] in safetensors,
+ * transposed in GGUF files. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

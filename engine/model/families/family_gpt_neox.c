@@ -1,8 +1,8 @@
 /* engine/model/families/family_gpt_neox.c - gpt_neox (pythia): LayerNorm, biases, GELU, partial
- * RoPE, attention and MLP of the same x.
+ * RoPE, attention and MLP in parallel.
  *
- * Owns: its keys and tensor names. Note: safetensors hold q, k and v of a head
- * together, head by head; GGUF files all of q, then k, then v. */
+ * Owns: gpt_neox's keys and tensor names. Note: safetensors interleave q, k and v head by head;
+ * GGUF files have all of q, then k, then v. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 
@@ -18,14 +18,14 @@
     [ROLE_DOWN_B] = "mlp.dense_4h_to_h.bias", [ROLE_FINAL_NORM_W] = "final_layer_norm.weight",     \
     [ROLE_FINAL_NORM_B] = "final_layer_norm.bias"
 
-/* The head by its name in published files, and as transformers 5 writes it. */
+/* The head's name in published files, and as transformers 5 writes it. */
 static const struct family_names names_hf[] = {
     {"layers.", {NAMES_HF, [ROLE_HEAD] = "embed_out.weight"}},
     {"layers.", {NAMES_HF, [ROLE_HEAD] = "lm_head.weight"}}};
 static const struct family_names names_gguf = {
     "blk.", {GGUF_ENDS, GGUF_NORMS, GGUF_NORM_BIASES, GGUF_FUSED_QKV, GGUF_O, GGUF_MLP}};
 
-/* Of a tensor [heads][q, k, v][head_dim]. */
+/* Cuts of a tensor [heads][q, k, v][head_dim]. */
 static void cut_by_head(struct family_model *m)
 {
     static const enum tensor_role roles[][2] = {

@@ -1,12 +1,12 @@
-/* engine/model/families/family_gpt_oss.c - gpt-oss: experts with biases and an activation of their
- * own, sinks in attention, a window in every other layer from the first one on.
+/* engine/model/families/family_gpt_oss.c - gpt-oss: experts with biases and their own activation,
+ * attention sinks, a window in every other layer, starting with the first.
  *
- * Owns: its tensor names. Note: rows of gate and up take turns in one tensor of
- * all experts, which stands as [inputs, outputs] unless it is MXFP4; GGUF files have them apart. */
+ * Owns: gpt-oss' tensor names. Note: rows of gate and up alternate in one tensor of all experts,
+ * stored as [inputs, outputs] unless it is MXFP4; GGUF files have separate tensors. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 
-#define LIMIT  7 // of the activation, where the file does not say
+#define LIMIT  7 // default limit of the activation
 #define WINDOW 128
 #define THETA  150000
 
@@ -35,7 +35,7 @@ void family_gpt_oss_shape(struct shape *shape)
         shape->layer_window[i] = WINDOW < shape->context ? WINDOW : 0;
 }
 
-/* Files that do not list the layers with a window mean every other one. */
+/* Without a list, every other layer has a window. */
 static enum err read_windows(const struct source *s, struct shape *shape)
 {
     const char *types[SHAPE_LAYERS_MAX];
@@ -47,7 +47,7 @@ static enum err read_windows(const struct source *s, struct shape *shape)
     return OK;
 }
 
-/* The even rows of an expert's own are gate's, the odd ones up's. */
+/* The even rows of an expert are gate's, the odd ones up's. */
 static void cut_experts(struct family_model *m, const struct source *s)
 {
     const int64_t rows = 2 * (int64_t)m->shape.n_experts * m->shape.ffn_dim;

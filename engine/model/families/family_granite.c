@@ -1,6 +1,6 @@
 /* engine/model/families/family_granite.c - granite: llama with four factors.
  *
- * Owns: their keys. Logits are divided by theirs. */
+ * Owns: the factors' keys. Note: logits are divided by their factor. */
 #include "engine/model/families/family.h"
 
 enum err family_granite_factors(struct family_model *m, const struct source *s, const char *name)

@@ -1,8 +1,8 @@
-/* engine/model/families/family_granite_moe.c - granitemoe: granite whose layers have experts, and,
- * as granitemoeshared, one for every token besides.
+/* engine/model/families/family_granite_moe.c - granitemoe: granite with experts; granitemoeshared
+ * also has a shared expert.
  *
- * Owns: its tensor names. Note: files as published and as transformers 5 computes
- * with them both hold all experts in one tensor, gate above up, under other names. */
+ * Owns: granitemoe's tensor names. Note: published files and files written by transformers 5 both
+ * hold all experts in one tensor, gate above up, under different names. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

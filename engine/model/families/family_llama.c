@@ -1,11 +1,11 @@
-/* engine/model/families/family_llama.c - llama and its likes: RMSNorm, RoPE, grouped KV heads,
- * gated SiLU MLP; and what all families share that write their keys as llama does.
+/* engine/model/families/family_llama.c - llama and similar families: RMSNorm, RoPE, grouped KV
+ * heads, gated SiLU MLP; and the parts shared by all families that use llama's keys.
  *
- * Owns: those keys in config.json and GGUF, llama's tensor names. Serves llama, mistral (its
- * window), qwen2 (biases on q, k and v) and, in GGUF files that call it llama, mixtral.
- * Note: GGUF files of "llama" hold the rows of q and k in another order than those
- * of "qwen2" and than Hugging Face (family_source_row undoes it), and they carry llama3's scaling
- * as a tensor of divisors, rope_freqs.weight. */
+ * Owns: those keys in config.json and GGUF, llama's tensor names. Serves llama, mistral (window),
+ * qwen2 (biases on q, k and v) and mixtral in GGUF files that call it llama.
+ *
+ * Note: GGUF files of "llama" order rows of q and k differently from "qwen2" and Hugging Face
+ * (family_source_row undoes it) and store llama3's RoPE scaling as a tensor of divisors. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 #include "engine/model/families/rope.h"
@@ -15,7 +15,7 @@
 #include <string.h>
 
 #define CONTEXT_MAX (1 << 27)
-#define LATE_LAYER  28 // where config.json has no max_window_layers
+#define LATE_LAYER  28 // default of max_window_layers
 #define FIELD(f)    offsetof(struct shape, f)
 
 static const struct family_names names_hf = {
@@ -51,7 +51,7 @@ static const struct family_int ints_gguf[] = {
     {".rope.dimension_count", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(rope_dim)},
 };
 
-/* The window in tokens; 0: none. A missing key leaves *window as it is, null means none. */
+/* The window in tokens; 0: none. A missing key leaves *window unchanged, null means none. */
 static enum err read_window(const struct source *s, const char *key, int64_t *window)
 {
     int found = 0;
@@ -60,13 +60,13 @@ static enum err read_window(const struct source *s, const char *key, int64_t *wi
     return OK;
 }
 
-/* A window at least as long as the context masks nothing. */
+/* 0 for a window at least as long as the context, which masks nothing. */
 static int window_that_masks(const struct shape *shape, int64_t window)
 {
     return window < shape->context ? (int)window : 0;
 }
 
-/* layer_types, as 1 for a layer with a window. *n = 0: there is no list. */
+/* layer_types as flags: 1 for a layer with a window. *n = 0: no list. */
 static enum err read_layer_types(const struct source *s, const struct shape *shape,
                                  int has[SHAPE_LAYERS_MAX], int64_t *n, int *any)
 {
@@ -85,10 +85,10 @@ static enum err read_layer_types(const struct source *s, const struct shape *sha
     return OK;
 }
 
-/* Note: transformers' class for llama reads none of these keys, so a llama model sees its whole
- * context even where config.json has a sliding_window. Those for mistral, mixtral, phi3 and
- * qwen3_moe read no layer_types. Those for qwen2, qwen3, qwen2_moe and smollm3 fail where
- * layer_types asks for a window and use_sliding_window does not. */
+/* Note: transformers' class for llama reads none of these keys, so a llama model always attends its
+ * whole context. The classes for mistral, mixtral, phi3 and qwen3_moe ignore layer_types. Those for
+ * qwen2, qwen3, qwen2_moe and smollm3 fail if layer_types has a window but use_sliding_window is
+ * false. */
 static enum err read_window_hf(const struct source *s, const struct family_dialect *d,
                                struct shape *shape)
 {
@@ -116,8 +116,8 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
     return OK;
 }
 
-/* How many experts: config.json of today and of tomorrow say it by two keys, GGUF files of dense
- * models may say 0, those of families that have experts may not. */
+/* Number of experts. Old and new config.json files use two keys; GGUF files of dense models may say
+ * 0, those of families with experts may not. */
 static enum err count_experts(const struct source *s, const char *name,
                               const struct family_dialect *d, struct shape *shape)
 {
@@ -135,7 +135,7 @@ static enum err count_experts(const struct source *s, const char *name,
     return n > 0 || (gguf && !d->experts_key) ? OK : family_fail(s, name, keys[0], "missing");
 }
 
-/* Layers without experts: those that config.json lists, and all but every n-th. */
+/* Layers without experts: those listed in config.json, and all but every n-th. */
 static enum err read_dense_layers(const struct source *s, struct shape *shape, int dense_dim)
 {
     int64_t listed[SHAPE_LAYERS_MAX], n = 0, step = 1;
@@ -156,7 +156,7 @@ static enum err read_dense_layers(const struct source *s, struct shape *shape, i
     return OK;
 }
 
-/* The expert that every token goes through besides; as wide as an MLP where GGUF does not say. */
+/* Width of the shared expert; in GGUF the MLP's, if not given. */
 static enum err read_shared(const struct source *s, const char *name,
                             const struct family_dialect *d, struct shape *shape, int dense_dim)
 {
@@ -167,7 +167,7 @@ static enum err read_shared(const struct source *s, const char *name,
     return family_ints(s, name, &key, 1, shape);
 }
 
-/* Experts, where the file or the family has them, of which a token takes some, and their size. */
+/* Number and size of experts and how many a token uses, if the file or the family has experts. */
 static enum err read_experts(const struct source *s, const char *name,
                              const struct family_dialect *d, struct shape *shape)
 {
@@ -193,7 +193,7 @@ static enum err read_experts(const struct source *s, const char *name,
     return shape->route_alone ? OK : family_flag(s, "", "norm_topk_prob", &shape->route_alone);
 }
 
-/* Whose names the first experts have: each its own, or all in one. */
+/* Chooses names: a tensor per expert, or one tensor of all, by the first one found. */
 static void choose_names(struct family_model *m, const struct source *s,
                          const struct family_names *of_all)
 {
@@ -208,7 +208,7 @@ static void choose_names(struct family_model *m, const struct source *s,
     }
 }
 
-/* What config.json says of biases; elsewhere they are there or not. */
+/* Biases as stated by config.json; in other files, by presence. */
 static enum err read_biases(uint64_t *biases, const struct source *s,
                             const struct family_dialect *d)
 {
@@ -224,7 +224,7 @@ static enum err read_biases(uint64_t *biases, const struct source *s,
     return OK;
 }
 
-/* The dimensions of a head that are turned. */
+/* Sets the number of rotated dimensions of a head. */
 static enum err rotated_dims(const struct source *s, struct shape *shape, const struct rope *rope)
 {
     shape->rope_dim = (int)(shape->head_dim * rope->partial);
@@ -314,18 +314,18 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
                      shape->norm == NORM_RMS ? ".attention.layer_norm_rms_epsilon"
                                              : ".attention.layer_norm_epsilon",
                      0, 0.1, &eps));
-    TRY(family_act(s, "", "", d->act ? d->act : "silu", &shape->act)); // files do not say
+    TRY(family_act(s, "", "", d->act ? d->act : "silu", &shape->act)); // files have no key for it
     shape->norm_eps = (float)eps;
     shape->embed_dim = shape->dim;
     TRY(rope_fill(&rope, s, shape));
     TRY(rope_divide(s, shape));
     m->names = d->gguf ? d->gguf : shape->n_experts > 0 ? &names_gguf_experts : &names_gguf;
     m->paired_rows = !d->unpaired;
-    m->plus_one = 0; // done by whoever wrote the file
+    m->plus_one = 0; // the writer of the file has added 1
     TRY(family_prefix(m, s, prefixes, 1));
     if (shape->n_experts > 0)
         choose_names(m, s, d->gguf_experts ? d->gguf_experts : &names_gguf_all_experts);
-    if (shape->vocab == 0) { // only the embedding says; family_read checks its range
+    if (shape->vocab == 0) { // only the embedding tells; family_read checks its range
         const struct source_tensor *t = family_tensor(m, s, ROLE_EMBED, 0);
         shape->vocab = (int)min_i64(t->dims[0], INT32_MAX);
     }

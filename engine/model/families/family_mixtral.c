@@ -1,6 +1,6 @@
-/* engine/model/families/family_mixtral.c - mixtral: llama whose layers have experts.
+/* engine/model/families/family_mixtral.c - mixtral: llama with experts.
  *
- * Owns: its tensor names in safetensors. Note: GGUF files of it say "llama". */
+ * Owns: mixtral's tensor names in safetensors. Note: GGUF files call the family "llama". */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

@@ -1,6 +1,6 @@
 /* engine/model/families/family_names.h - tensor names that several families share.
  *
- * Owns: those of llama's layers, piece by piece. Used by family_*.c only. */
+ * Owns: the names of llama's layers, in parts. Used by family_*.c only. */
 #ifndef ENGINE_MODEL_FAMILIES_FAMILY_NAMES_H
 #define ENGINE_MODEL_FAMILIES_FAMILY_NAMES_H
 
@@ -26,8 +26,7 @@
     [ROLE_UP] = "mlp.up_proj.weight", [ROLE_UP_B] = "mlp.up_proj.bias",                            \
     [ROLE_DOWN] = "mlp.down_proj.weight", [ROLE_DOWN_B] = "mlp.down_proj.bias"
 
-/* Of experts: as models of today are published, each in tensors of its own, and as libraries hold
- * them, all in one. */
+/* Experts: as published today, in tensors of their own, and as libraries hold them, all in one. */
 #define HF_ROUTER [ROLE_ROUTER] = "mlp.gate.weight"
 #define HF_EXPERTS                                                                                 \
     [ROLE_GATE] = "mlp.experts.%d.gate_proj.weight", [ROLE_UP] = "mlp.experts.%d.up_proj.weight",  \
@@ -36,7 +35,7 @@
     [ROLE_GATE] = "mlp.experts.gate_up_proj", [ROLE_UP] = "mlp.experts.gate_up_proj",              \
     [ROLE_DOWN] = "mlp.experts.down_proj"
 
-/* The one MLP of layers without experts, where others have them. */
+/* The MLP of layers without experts, in models with experts. */
 #define HF_DENSE_MLP                                                                               \
     [ROLE_DENSE_GATE] = "mlp.gate_proj.weight", [ROLE_DENSE_UP] = "mlp.up_proj.weight",            \
     [ROLE_DENSE_DOWN] = "mlp.down_proj.weight"
@@ -47,7 +46,7 @@
 #define GGUF_NORMS [ROLE_NORM1_W] = "attn_norm.weight", [ROLE_NORM2_W] = "ffn_norm.weight"
 #define GGUF_POST_NORMS                                                                            \
     [ROLE_POST1_W] = "post_attention_norm.weight", [ROLE_POST2_W] = "post_ffw_norm.weight"
-/* Of layer norms: their biases, the last one's too. */
+/* Biases of LayerNorms. */
 #define GGUF_NORM_BIASES                                                                           \
     [ROLE_NORM1_B] = "attn_norm.bias", [ROLE_NORM2_B] = "ffn_norm.bias",                           \
     [ROLE_FINAL_NORM_B] = "output_norm.bias"
@@ -68,9 +67,9 @@
 #define GGUF_EXPERTS /* of old files */                                                            \
     [ROLE_GATE] = "ffn_gate.%d.weight", [ROLE_UP] = "ffn_up.%d.weight",                            \
     [ROLE_DOWN] = "ffn_down.%d.weight"
-#define GGUF_SHARED /* of all tokens */                                                            \
+#define GGUF_SHARED /* /* the shared expert */                                                     \
     [ROLE_SHARED_GATE] = "ffn_gate_shexp.weight", [ROLE_SHARED_UP] = "ffn_up_shexp.weight",        \
-    [ROLE_SHARED_DOWN] = "ffn_down_shexp.weight"
+        [ROLE_SHARED_DOWN] = "ffn_down_shexp.weight"
 #define GGUF_ALL_EXPERTS                                                                           \
     [ROLE_GATE] = "ffn_gate_exps.weight", [ROLE_UP] = "ffn_up_exps.weight",                        \
     [ROLE_DOWN] = "ffn_down_exps.weight"

@@ -1,7 +1,7 @@
-/* engine/model/families/family_olmo2.c - olmo2: llama with its norms behind attention and MLP
- * instead of before them, and RMS norms of all of q and of all of k.
+/* engine/model/families/family_olmo2.c - olmo2: llama with norms after attention and MLP instead of
+ * before, and RMS norms over all of q and all of k.
  *
- * Owns: its tensor names. */
+ * Owns: olmo2's tensor names. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

@@ -1,15 +1,15 @@
 /* engine/model/families/family_opt.c - opt: learned positions, LayerNorm, biases, ReLU.
  *
- * Owns: its keys in config.json, its tensor names, and names for GGUF.
- * Refuses by name: other activations than relu and gelu, norms without weights.
- * Note: positions are read from row position + 2; opt-350m alone has its norms
- * after the residual sums, no final norm, and an embedding narrower than the model.
+ * Owns: opt's keys in config.json, its tensor names, and names for GGUF. Refuses by name:
+ * activations other than relu and gelu, norms without weights. Note: position p is row p + 2 of the
+ * position embedding; only opt-350m has norms after the residual sums, no final norm, and an
+ * embedding narrower than the model.
  *
- * GGUF: no published tool defines an architecture "opt", so we read the natural extension of what
- * the others use. Keys: opt.{block_count, embedding_length, feed_forward_length,
+ * GGUF: no published tool defines an architecture "opt"; sluice reads the natural extension of
+ * other families. Keys: opt.{block_count, embedding_length, feed_forward_length,
  * attention.head_count, context_length} and, optional, opt.{vocab_size,
- * attention.layer_norm_epsilon, norm_after (bool), activation (string)}. Tensors: the names in
- * names_gguf; rows of q and k in their own order. */
+ * attention.layer_norm_epsilon, norm_after (bool), activation (string)}. Tensors: names_gguf; rows
+ * of q and k in Hugging Face's order. */
 #include "engine/model/families/family.h"
 
 #include <string.h>

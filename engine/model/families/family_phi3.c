@@ -1,7 +1,7 @@
 /* engine/model/families/family_phi3.c - phi3 and phi4: llama with q, k and v in one tensor, gate
  * and up in another, and longrope.
  *
- * Owns: those tensors. Note: "su" and "yarn" mean longrope here. */
+ * Owns: the cuts of these tensors. Note: rope types "su" and "yarn" mean longrope here. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

@@ -1,8 +1,8 @@
-/* engine/model/families/family_qwen2_moe.c - qwen2_moe: qwen2 whose layers have experts, all or
- * some of them, and beside these one for every token.
+/* engine/model/families/family_qwen2_moe.c - qwen2_moe: qwen2 with experts in all or some layers,
+ * and a shared expert beside them.
  *
- * Owns: its tensor names. Note: without a list of layers its windows are those of
- * the even layers, and of the first max_window_layers only. */
+ * Owns: qwen2_moe's tensor names. Note: without a list of layers, windows are in the even layers
+ * among the first max_window_layers. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

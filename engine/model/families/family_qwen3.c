@@ -1,6 +1,6 @@
 /* engine/model/families/family_qwen3.c - qwen3: llama with RMS norms of every head of q and k.
  *
- * Owns: its tensor names. */
+ * Owns: qwen3's tensor names. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

@@ -1,7 +1,6 @@
-/* engine/model/families/family_qwen3_moe.c - qwen3_moe: qwen3 whose layers have experts, all or
- * some of them.
+/* engine/model/families/family_qwen3_moe.c - qwen3_moe: qwen3 with experts in all or some layers.
  *
- * Owns: its tensor names. */
+ * Owns: qwen3_moe's tensor names. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

@@ -1,9 +1,9 @@
-/* engine/model/families/family_smollm3.c - smollm3: llama with some layers that turn nothing.
+/* engine/model/families/family_smollm3.c - smollm3: llama with some layers without RoPE.
  *
- * Owns: which. no_rope_layers says 1 where a layer turns. */
+ * Owns: the choice of these layers; no_rope_layers is 1 for a layer with RoPE. */
 #include "engine/model/families/family.h"
 
-#define INTERVAL 4 // where nobody says: every fourth layer has no positions
+#define INTERVAL 4 // default: every fourth layer has no RoPE
 
 enum err family_smollm3_read(struct family_model *m, const struct source *s, const char *name)
 {
@@ -24,7 +24,7 @@ enum err family_smollm3_read(struct family_model *m, const struct source *s, con
     for (int i = 0; i < m->shape.n_layers; i++) {
         int turned = listed ? turns[i] == 1 : (i + 1) % interval != 0;
         m->shape.layer_rope[i] = turned ? 0 : SHAPE_NO_ROPE;
-        if (turned && n_types == 0) // without a list, a window is for layers without positions
+        if (turned && n_types == 0) // without a list, only layers without RoPE have a window
             m->shape.layer_window[i] = 0;
     }
     return OK;

@@ -1,8 +1,8 @@
 /* engine/model/families/family_stablelm.c - stablelm: llama with LayerNorm and partial RoPE; some
- * have a norm for each head of q and k, some attention and MLP of the same norm.
+ * models have a norm for each head of q and k, some attention and MLP in parallel with one norm.
  *
- * Owns: its keys and tensor names. Note: in safetensors each head's norm is a
- * tensor of its own. */
+ * Owns: stablelm's keys and tensor names. Note: in safetensors each head's norm is a separate
+ * tensor. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 

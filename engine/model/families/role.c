@@ -160,7 +160,7 @@ int role_is_choice(enum tensor_role role)
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
 {
     const int q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
-    const int one = s->qk_norm == QK_NORM_HEAD; // weight for all heads
+    const int one = s->qk_norm == QK_NORM_HEAD; // one weight vector for all heads
     const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
     const struct {
         int n, k;

@@ -1,20 +1,19 @@
-/* engine/model/families/role.h - what a tensor of a model is for.
+/* engine/model/families/role.h - the roles of a model's tensors.
  *
- * Owns: the roles, how each is stored, which of them a model of a given shape has and how large
- * they are. Refuses: names of tensors in files (family.h) and where they lie (source.h, model.h).
- */
+ * Owns: the roles, how each is stored, which of them a model of a given shape has, and their sizes.
+ * Refuses: tensor names in files (family.h) and offsets (source.h, model.h). */
 #ifndef ENGINE_MODEL_FAMILIES_ROLE_H
 #define ENGINE_MODEL_FAMILIES_ROLE_H
 
 #include "kernels/dtype.h"
 #include "policy/shape.h"
 
-/* What a tensor is for. The numbers stand in pack files: append only. */
+/* The role of a tensor. Pack files contain these numbers: append only. */
 enum tensor_role {
     ROLE_EMBED,        // [vocab, embed_dim] rows
     ROLE_POS,          // [context + position_offset, dim] rows (opt)
     ROLE_PROJ_IN,      // [dim, embed_dim] (opt-350m)
-    ROLE_NORM1_W,      // [dim] the attention's norm
+    ROLE_NORM1_W,      // [dim] norm of the attention
     ROLE_NORM1_B,      // [dim]
     ROLE_Q,            // [n_heads * head_dim, dim]
     ROLE_Q_B,          // [n_heads * head_dim]
@@ -24,9 +23,9 @@ enum tensor_role {
     ROLE_V_B,          // [n_kv_heads * head_dim]
     ROLE_O,            // [dim, n_heads * head_dim]
     ROLE_O_B,          // [dim]
-    ROLE_NORM2_W,      // [dim] the MLP's norm
+    ROLE_NORM2_W,      // [dim] norm of the MLP
     ROLE_NORM2_B,      // [dim]
-    ROLE_GATE,         // [ffn_dim, dim] only where the MLP is gated; of experts all, one by one
+    ROLE_GATE,         // [ffn_dim, dim] of gated MLPs; with experts: all of them, stacked
     ROLE_GATE_B,       // [ffn_dim]
     ROLE_UP,           // [ffn_dim, dim] (opt: fc1)
     ROLE_UP_B,         // [ffn_dim]
@@ -36,27 +35,27 @@ enum tensor_role {
     ROLE_FINAL_NORM_B, // [dim]
     ROLE_PROJ_OUT,     // [embed_dim, dim] (opt-350m), after the final norm
     ROLE_HEAD,         // [vocab, embed_dim], cut into slices
-    ROLE_POST1_W,      // [dim] the norm of what attention adds
-    ROLE_POST2_W,      // [dim] of what the MLP adds
+    ROLE_POST1_W,      // [dim] norm of the attention's output
+    ROLE_POST2_W,      // [dim] norm of the MLP's output
     ROLE_Q_NORM_W,     // [head_dim], or [n_heads * head_dim], see enum qk_norm
     ROLE_K_NORM_W,     // [head_dim], or [n_kv_heads * head_dim]
-    ROLE_SINKS,        // [n_heads] logits of a softmax that have no value
+    ROLE_SINKS,        // [n_heads] extra logits of the softmax, without a value
     ROLE_ROUTER,       // [n_experts, dim]
     ROLE_ROUTER_B,     // [n_experts]
-    ROLE_DENSE_GATE,   // [dense_dim, dim] of layers without experts, where others have them
+    ROLE_DENSE_GATE,   // [dense_dim, dim] of layers without experts, in models with experts
     ROLE_DENSE_UP,     // [dense_dim, dim]
     ROLE_DENSE_DOWN,   // [dim, dense_dim]
-    ROLE_SHARED_GATE,  // [shared_dim, dim] of the expert of all tokens
+    ROLE_SHARED_GATE,  // [shared_dim, dim] of the shared expert
     ROLE_SHARED_UP,    // [shared_dim, dim]
     ROLE_SHARED_DOWN,  // [dim, shared_dim]
-    ROLE_SHARE,        // [1, dim] what it counts
+    ROLE_SHARE,        // [1, dim] gate of the shared expert
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))
 
 /* How a role is stored: single rows to be gathered, panels for matmuls, or an f32 vector. */
 enum role_kind { ROLE_IS_ROWS, ROLE_IS_PANELS, ROLE_IS_VECTOR };
-/* Which line layers hold it. */
+/* The line layers that hold a role. */
 enum role_place { ROLE_IN_EMBEDDING, ROLE_IN_DECODER, ROLE_IN_SLICE };
 enum role_need { ROLE_ABSENT, ROLE_OPTIONAL, ROLE_REQUIRED };
 
@@ -65,17 +64,16 @@ enum role_kind role_kind(enum tensor_role role);
 enum role_place role_place(enum tensor_role role);
 /* Whether a model of this shape has the tensor; biases of matmuls are optional. */
 enum role_need role_need(const struct shape *s, enum tensor_role role);
-/* 0: a decoder layer of the other kind has it, where layers are of two kinds; `layer` from 0. */
+/* 0: layers have two kinds, and decoder layer `layer` (from 0) is of the kind without this role. */
 int role_in_layer(const struct shape *s, enum tensor_role role, int layer);
-/* 1: a matrix of logits that choose or weigh experts: it is stored as it is in the file and
- * multiplied in f32, always, since a choice has no small errors. */
+/* 1: the logits of this matrix choose or weigh experts. Such a matrix is stored as in the file and
+ * always multiplied in f32, because a wrong choice is no small error. */
 int role_is_choice(enum tensor_role role);
-/* 1: of the router's choice between experts, one after the other in one matrix or vector. */
+/* 1: the role holds all experts, one after the other in one matrix or vector. */
 int role_is_experts(const struct shape *s, enum tensor_role role);
-/* Dimensions of the whole tensor: n outputs (rows, or numbers of a vector), k inputs (vector: 1).
- */
+/* Dimensions of the whole tensor: n outputs (rows, or vector elements), k inputs (vector: 1). */
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k);
-/* Bytes of n x k numbers of format t stored as this role is; -1 when k does not fit the block. */
+/* Bytes of n x k numbers in format t, stored as this role is; -1: k does not fit the block. */
 int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k);
 
 #endif

@@ -1,7 +1,7 @@
 /* engine/model/families/rope.c - see rope.h.
  *
- * Note: frequencies are computed in f32, in the order of the libraries the models
- * were made with, because a position multiplies their last bit. */
+ * Note: frequencies are computed in f32, in the order of the libraries that the models were made
+ * with, because positions multiply any error in the last bit. */
 #include "engine/model/families/rope.h"
 
 #include <math.h>
@@ -22,7 +22,7 @@ struct rope rope_plain(double theta)
 
 static enum err kind_of(struct rope *r, const struct source *s, const char *key, const char *type)
 {
-    /* dynamic: rows stay within the original context, where it is plain. */
+    /* dynamic: rows stay within the original context, where it equals plain. */
     static const struct {
         const char *name;
         enum rope_kind kind;
@@ -39,7 +39,7 @@ static enum err kind_of(struct rope *r, const struct source *s, const char *key,
         type);
 }
 
-/* Divisors, one for each pair. */
+/* Reads divisors, one per pair. */
 static enum err read_factors(struct rope *r, const struct source *s, const char *key, float *to)
 {
     double factors[SHAPE_ROPE_MAX];
@@ -55,7 +55,7 @@ static enum err read_factors(struct rope *r, const struct source *s, const char 
     return OK;
 }
 
-/* The members of one object. */
+/* Reads the members of one object. */
 static enum err read_object(struct rope *r, const struct source *s, const char *object)
 {
     const struct {
@@ -104,7 +104,7 @@ enum err rope_read_hf(struct rope *r, const struct source *s, const char *theta_
     TRY(family_float(s, "", "original_max_position_embeddings", 0, 1e12, &r->original));
     TRY(read_object(r, s, "rope_scaling"));
     TRY(read_object(r, s, "rope_parameters"));
-    TRY(read_object(r, s, "rope_parameters.full_attention")); // of gemma3's two
+    TRY(read_object(r, s, "rope_parameters.full_attention")); // gemma3 has two objects
     if (!(r->theta > 0) || !(r->partial > 0 && r->partial <= 1))
         return family_fail(s, "", r->theta > 0 ? partial_key : theta_key, "is out of range");
     return OK;
@@ -112,7 +112,7 @@ enum err rope_read_hf(struct rope *r, const struct source *s, const char *theta_
 
 /* ---- GGUF ---- */
 
-/* A tensor of n f32 that are positive. */
+/* Reads a tensor of n positive f32. */
 static enum err read_divisors(const struct source *s, const char *name, int n, float *to,
                               int *found)
 {
@@ -143,7 +143,7 @@ enum err rope_read_gguf(struct rope *r, const struct source *s, const char *name
     TRY(family_float(s, name, ".rope.scaling.attn_factor", 0, 1e6, &attn_factor));
     if (type[0])
         TRY(kind_of(r, s, ".rope.scaling.type", type));
-    else if (legacy > 0 && legacy != 1) { // files from before rope.scaling.*
+    else if (legacy > 0 && legacy != 1) { // files older than rope.scaling.*
         r->kind = ROPE_LINEAR;
         r->factor = legacy;
     }
@@ -156,7 +156,7 @@ enum err rope_read_gguf(struct rope *r, const struct source *s, const char *name
     if (r->kind == ROPE_LONG)
         r->attention_factor = attn_factor;
     else if (attn_factor > 0 && r->kind == ROPE_YARN)
-        r->mscale = attn_factor; // times the rule's own, see yarn_scale()
+        r->mscale = attn_factor; // multiplies yarn_scale()'s own factor
     return OK;
 }
 
@@ -193,7 +193,7 @@ static float llama3_freq(const struct rope *r, float inv)
     return scaled;
 }
 
-/* The pair that turns `turns` times over the original context. */
+/* The pair that makes `turns` turns over the original context. */
 static double yarn_pair(const struct rope *r, int dim, double turns)
 {
     return dim * log(r->original / (turns * 2 * PI)) / (2 * log(r->theta));
@@ -214,7 +214,7 @@ static float yarn_freq(const struct rope *r, int i, int dim)
     return 1.0f / ((float)r->factor * period) * (1 - keep) + 1.0f / period * keep;
 }
 
-/* Cosines and sines grow with the context (YaRN, equation 22). */
+/* The factor of cosines and sines, which grows with the context (YaRN, equation 22). */
 static double yarn_scale(const struct rope *r, int is_gguf)
 {
     double grown = r->factor > 1 ? log(r->factor) * 0.1 : 0;
@@ -234,7 +234,7 @@ static double long_scale(const struct rope *r)
     return r->factor > 1 ? sqrt(1 + log(r->factor) / log(r->original)) : 1;
 }
 
-/* What a kind cannot do without. */
+/* Checks that the parameters required by the kind are present. */
 static enum err check(const struct rope *r, const struct source *s, const struct shape *shape)
 {
     const char *where = s->kind == SOURCE_HF ? "rope_scaling" : "rope.scaling";
@@ -294,7 +294,7 @@ enum err rope_fill(const struct rope *from, const struct source *s, struct shape
     }
     if (r.kind == ROPE_LONG && r.original < shape->context)
         shape->rope_long = (int)r.original;
-    if (r.kind == ROPE_YARN) // max_position_embeddings often stays what it was
+    if (r.kind == ROPE_YARN) // max_position_embeddings often is the original context
         shape->context = (int)fmin(fmax(shape->context, r.factor * r.original), 1 << 27);
     return OK;
 }
