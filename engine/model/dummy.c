@@ -1,8 +1,8 @@
 /* engine/model/dummy.c - see dummy.h. Owns the parsing of model configs and the provider of their
  * weights.
  *
- * Note: the provider needs nothing of the file but shape and `tied`, so a pack
- * that was made of a config can go on making its own weights. */
+ * Note: the provider needs only shape and `tied` from the config, so a pack made from a config can
+ * generate more of its own weights. */
 #include "engine/model/dummy.h"
 
 #include "engine/data/file.h"
@@ -27,13 +27,13 @@ struct dummy {
     struct dummy_numbers numbers;
 };
 
-/* What the file says; strings are checked at once. */
+/* Values of the file; strings are checked when read. */
 struct dummy_config {
     const char *path;
     int line;
     int has_family;
     int tied;
-    int dense_layers; // the first ones, of a model with experts
+    int dense_layers; // number of first layers without experts, in a model with experts
     double rope_theta, norm_eps;
     struct shape shape;
 };
@@ -59,7 +59,7 @@ static const struct dummy_int {
 #define N_INTS ((int)(sizeof ints / sizeof *ints))
 
 #define QKV_BIASES (ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B))
-/* What a config may name: what its shape has besides llama's. */
+/* Families that a config may name, with their differences from llama. */
 static const struct dummy_family {
     const char *name;
     uint64_t biases;
@@ -154,7 +154,7 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
     return line_fail(c, key, "unknown key");
 }
 
-/* Cuts blanks off both ends. */
+/* Removes blanks at both ends. */
 static char *trim(char *s)
 {
     char *end = s + strlen(s);
@@ -239,7 +239,7 @@ static enum dtype dummy_dtype(void *impl, enum tensor_role role, int layer)
     return DTYPE_BF16;
 }
 
-/* The key of a tensor; a tied head is the embedding. */
+/* The generator's key of a tensor; a tied head has the embedding's. */
 static uint64_t key_of(const struct dummy *d, enum tensor_role role, int layer)
 {
     const char *name = role_name(role == ROLE_HEAD && d->tied ? ROLE_EMBED : role);

@@ -1,24 +1,24 @@
 /* engine/model/dummy.h - models without weights: a config file from configs/ gives the shape, a
  * generator the numbers, so that speed can be measured without a download.
  *
- * Owns: the config's keys and the generator. Refuses: tokenizers (rows then need token ids).
- * File: flat `key = value` lines, # starts a comment. Keys: family (llama or opt), dim, layers,
- * heads, ffn, vocab, context; optional kv_heads (heads), head_dim (dim / heads), tied (0 or 1; 1),
+ * Owns: the config's keys and the generator. Refuses: tokenizers (rows then need token ids). File:
+ * flat `key = value` lines, # starts a comment. Keys: family (llama or opt), dim, layers, heads,
+ * ffn, vocab, context; optional kv_heads (heads), head_dim (dim / heads), tied (0 or 1; 1),
  * rope_theta (10000), norm_eps (1e-5). */
 #ifndef ENGINE_MODEL_DUMMY_H
 #define ENGINE_MODEL_DUMMY_H
 
 #include "engine/model/pack.h"
 
-/* 1 when the file looks like a model config: its name ends in ".cfg". */
+/* 1 if the file is a model config: its name ends in ".cfg". */
 int dummy_is_config(const char *path);
-/* A provider of bf16 weights (normal, see dummy_numbers.h), norms of 1 and biases of 0. The numbers
- * depend on the tensor and the place in it alone: same file, same bytes, on every machine.
- * ERR_INPUT names file and line, or key. */
+/* A provider of bf16 weights (normal, see dummy_numbers.h), norms of 1 and biases of 0. A number
+ * depends only on its tensor and position: same file, same bytes, on every machine. ERR_INPUT names
+ * file and line, or key. */
 enum err dummy_open(struct pack_provider *p, const char *path);
-/* ERR_INPUT: the numbers of a dummy model were made by another version's generator. */
+/* ERR_INPUT: another version's generator made the weights of this dummy model. */
 enum err dummy_check(const struct model *m);
-/* The same provider, from a pack that was made of one (m->dummy). ERR_INPUT: dummy_check(). */
+/* The same provider, for the model of a dummy pack (m->dummy). ERR_INPUT: dummy_check(). */
 enum err dummy_of_model(struct pack_provider *p, const struct model *m);
 void dummy_close(struct pack_provider *p); // accepts a zeroed provider
 

@@ -1,20 +1,20 @@
 /* engine/model/dummy_numbers.c - see dummy_numbers.h.
  *
- * A hash of (key, row, group of four columns) gives four 16-bit indices into a table of quantiles:
- * 128 KiB stay in the second cache, and four look-ups cost less than the hash. */
+ * A hash of (key, row, group of four columns) gives four 16-bit indices into a table of quantiles.
+ * The table of 128 KiB fits in L2, and four look-ups cost less than the hash. */
 #include "engine/model/dummy_numbers.h"
 
 #include <string.h>
 
-#define GROUP        4 // columns of a hash
+#define GROUP        4 // columns per hash
 #define SERIES_MAX   90
 #define FIRST_BF16   (103u << 7) // 2^-24: below the smallest quantile
 #define HALF         32768
 #define INV_SQRT_2PI 0.39894228040143267794
 
-/* Phi(x) - 1/2 for x in [0, 5], by its Taylor series: only +, * and /, which every machine rounds
- * alike. The terms reach 1e4 before they fall, so 1e-12 is left of a double: enough to place 32,768
- * quantiles. */
+/* Phi(x) - 1/2 for x in [0, 5], by its Taylor series: only +, * and /, which round the same on
+ * every machine. Terms grow to 1e4 before they fall, so a double keeps a precision of 1e-12: enough
+ * to place 32,768 quantiles. */
 static double half_cdf(double x)
 {
     double term = x, sum = x;
@@ -27,11 +27,11 @@ static double half_cdf(double x)
 
 void dummy_numbers_init(struct dummy_numbers *d)
 {
-    int at = 0; // of the upper half; the lower mirrors it
+    int at = 0; // index in the upper half; the lower half mirrors it
     for (uint16_t bits = FIRST_BF16; at < HALF; bits++) {
         double here = (double)bf16_to_f32(bits), above = (double)bf16_to_f32((uint16_t)(bits + 1));
         double last =
-            2 * HALF * half_cdf((here + above) / 2 / DUMMY_STD); // rounds to bits up to it
+            2 * HALF * half_cdf((here + above) / 2 / DUMMY_STD); // last one that rounds to `bits`
         for (; at < HALF && at + 0.5 <= last; at++) {
             d->normals[HALF + at] = bits;
             d->normals[HALF - 1 - at] = bits | 0x8000;
@@ -39,8 +39,8 @@ void dummy_numbers_init(struct dummy_numbers *d)
     }
 }
 
-/* What to add to the bits of a normal so that k of them, squared, sum to [0.5, 2): a power of two,
- * in the exponent. */
+/* What to add to the bits of a normal number so that the squares of k numbers sum to [0.5, 2): a
+ * power of two, in the exponent. */
 static uint16_t row_shift(int64_t k)
 {
     double sum = DUMMY_STD * DUMMY_STD * (double)k;
@@ -75,7 +75,7 @@ void dummy_row(const struct dummy_numbers *d, uint64_t key, int64_t row, int64_t
         out[i] = (uint16_t)(normals[h & 0xffff] + shift);
 }
 
-/* Two numbers, the first in the low half. */
+/* Two bf16 numbers, the first one in the low half. */
 static uint32_t pair_of(const uint16_t *normals, uint64_t h, uint16_t shift)
 {
     return (uint16_t)(normals[h & 0xffff] + shift) |
@@ -99,7 +99,7 @@ void dummy_panel(const struct dummy_numbers *d, uint64_t key, int64_t first, int
             out[r] = pair_of(normals, h, shift);
             out[PANEL_ROWS + r] = pair_of(normals, h >> 32, shift);
         }
-        for (int r = 0; k - i < GROUP && r < n; r++) { // the last columns, fewer than a group
+        for (int r = 0; k - i < GROUP && r < n; r++) { // the last group, with fewer columns
             uint64_t h = mix64(place + (uint64_t)r * stride);
             for (int64_t j = i; j < k; j++, h >>= 16) {
                 uint32_t *pair = out + (j - i) / 2 * PANEL_ROWS + r;

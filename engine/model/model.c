@@ -1,9 +1,8 @@
-/* engine/model/model.c - opens a pack: every check that makes the directory safe to use.
+/* engine/model/model.c - opens a pack: all checks that make the directory safe to use.
  *
- * Refuses: packs whose numbers disagree with their shape, even under a right checksum: files are
- * hostile.
- * Note: extents must follow each other without gaps and overlaps, so the offsets
- * in the file are checked by adding up, not by ranges. */
+ * Refuses: packs whose numbers disagree with their shape, even with a valid checksum: a file may be
+ * hostile. Note: extents must be contiguous, so offsets in the file are checked by summing up
+ * sizes. */
 #include "engine/model/model.h"
 
 #include "engine/model/pack.h"
@@ -40,7 +39,7 @@ static enum err bad_meta(const struct model *m, int layer, const char *what)
     return fail(ERR_CORRUPT, "%s: layer %d: bad %s (pack the model again)", m->path, layer, what);
 }
 
-/* One tensor of the directory, checked against the shape and its extent. */
+/* Reads one tensor of the directory; checks it against the shape and its extent. */
 static enum err read_tensor(struct model *m, struct pack_in *in, int layer, enum role_place place)
 {
     struct model_layer *l = &m->layers[layer];
@@ -79,7 +78,7 @@ static enum role_place place_of(const struct model *m, int layer)
     return layer <= m->shape.n_layers ? ROLE_IN_DECODER : ROLE_IN_SLICE;
 }
 
-/* `end`: where the layer before ended, in the file and in the vocabulary. */
+/* `end`, `vocab_end`: where the previous layer ended in the file and in the vocabulary. */
 static enum err read_layer(struct model *m, struct pack_in *in, int layer, int64_t *end,
                            int *vocab_end)
 {
@@ -114,7 +113,7 @@ static enum err read_layer(struct model *m, struct pack_in *in, int layer, int64
     return OK;
 }
 
-/* Which layers are a hole in the file. Only those of dummy models may be: they can be made. */
+/* Reads which layers are a hole in the file. Only dummy models, which can generate layers, may. */
 static enum err read_absent(struct model *m, struct pack_in *in)
 {
     m->on_demand = (int)pack_get_u32(in);
@@ -132,7 +131,7 @@ static enum err read_absent(struct model *m, struct pack_in *in)
 static enum err read_meta(struct model *m, const struct pack_header *h)
 {
     struct pack_in in = {.data = m->meta, .n_bytes = h->meta_bytes};
-    uint32_t name_bytes = pack_get_u32(&in); // the final NUL counts
+    uint32_t name_bytes = pack_get_u32(&in); // includes the final NUL
     m->name = pack_get(&in, name_bytes);
     if (!m->name || name_bytes == 0 || m->name[name_bytes - 1] != 0)
         return bad_meta(m, 0, "name");
@@ -243,10 +242,10 @@ static void model_unlock(int fd, enum model_lock which)
 enum err model_open(struct model *m, const char *path)
 {
     *m = (struct model){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a FIFO would wait for a writer
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // do not wait for the writer of a FIFO
     if (fd < 0)
         return fail(errno == ENOENT ? ERR_INPUT : ERR_IO, "%s: open: %s", path, strerror(errno));
-    model_lock(fd, MODEL_DIRECTORY, 0, 1); // not while it is written over
+    model_lock(fd, MODEL_DIRECTORY, 0, 1); // wait while the directory is being rewritten
     enum err e = model_open_fd(m, path, fd);
     if (e != OK) {
         close(fd);
@@ -328,8 +327,8 @@ enum dtype model_tile_dtype(enum compute compute, enum dtype stored)
     return compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16;
 }
 
-/* Tiles are what the device reads. On the CPU, which reads what is stored, they are what the stored
- * format becomes beside the cache; memory of a device holds nothing wider than its matmuls need. */
+/* Tiles are in the format that the device reads. The CPU reads the stored format in place; its
+ * tiles are what it would decode into the cache. Tiles on a device are as narrow as possible. */
 static struct weight_form tile_form(struct device *device, enum compute compute, enum dtype stored)
 {
     struct weight_form form = device->api->reads(device, compute, stored);
@@ -352,7 +351,7 @@ int model_must_decode(const struct model_layer *stored, struct device *device, e
     return 0;
 }
 
-/* 1 when the device's matmuls read a matrix of the model as f16. */
+/* 1: the device's matmuls read some matrix of the model as f16. */
 static int reads_f16(const struct model *m, struct device *device, enum compute compute)
 {
     int reads = 0;

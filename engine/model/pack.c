@@ -1,9 +1,9 @@
 /* engine/model/pack.c - the bytes of a pack's header and metadata, the names of weight formats,
  * cache names, and the check of a whole file. See pack.h for the layout.
  *
- * Refuses: meaning. A decoded shape is only numbers until model.c has checked it.
- * Note: formats are stored by name, so that a new line in the dtype table cannot
- * change what an old pack says. */
+ * Refuses: interpretation. A decoded shape is only numbers until model.c has checked it. Note:
+ * formats are stored by name, so that a new line in the dtype table cannot change the meaning of an
+ * old pack. */
 #include "engine/model/pack.h"
 #include "engine/data/file.h"
 
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define HASH_BLOCK  4096 // bytes
-#define HASH_BLOCKS 16   // of a file
+#define HASH_BLOCKS 16   // per file
 
 static const char *const weights_names[N_PACK_WEIGHTS] = {"auto", "f32", "f16", "bf16",
                                                           "q8",   "q4",  "bf12"};
@@ -92,8 +92,7 @@ uint64_t pack_get_u64(struct pack_in *in)
     return low | (uint64_t)pack_get_u32(in) << 32;
 }
 
-/* One list, so that writer and reader cannot disagree. A new field goes to the end, with a new
- * PACK_VERSION. */
+/* One list for writer and reader. Append new fields, with a new PACK_VERSION. */
 #define SHAPE_INTS(X)                                                                              \
     X(n_layers)                                                                                    \
     X(dim)                                                                                         \
@@ -281,7 +280,7 @@ enum err pack_check(const char *path)
     return e;
 }
 
-/* mkdir -p; the last components are ours alone. */
+/* mkdir -p; the last components are created for the user only. */
 static enum err make_folders(char *path)
 {
     for (char *c = path + 1;; c++) {
@@ -297,7 +296,7 @@ static enum err make_folders(char *path)
     }
 }
 
-static char folder_in_use[PATH_MAX]; // "": what the environment says
+static char folder_in_use[PATH_MAX]; // "": use the environment
 
 void pack_cache_use(const char *folder)
 {
@@ -311,7 +310,7 @@ enum err pack_cache_dir(char *buf, int64_t buf_bytes)
     int n;
     if (own && *own)
         n = snprintf(buf, (size_t)buf_bytes, "%s", own);
-    else if (xdg && *xdg == '/') // the XDG rule: relative paths are to be ignored
+    else if (xdg && *xdg == '/') // relative paths are ignored: the XDG rule
         n = snprintf(buf, (size_t)buf_bytes, "%s/sluice", xdg);
     else if (home && *home)
         n = snprintf(buf, (size_t)buf_bytes, "%s/.cache/sluice", home);
@@ -322,13 +321,13 @@ enum err pack_cache_dir(char *buf, int64_t buf_bytes)
     return make_folders(buf);
 }
 
-/* Sums over a model's files: the order in which they are listed does not matter. */
+/* Sums over a model's files, independent of the order of listing. */
 struct model_hash {
-    uint64_t look;    // name, size, time, first bytes: what changes when somebody replaces a file
-    uint64_t sample;  // size, and blocks all over the file
-    uint64_t content; // with `whole`: name in its folder, size, and every byte
+    uint64_t look;    // of name, size, time, first bytes: changes when a file is replaced
+    uint64_t sample;  // of size, and blocks all over the file
+    uint64_t content; // with `whole`: of name in its folder, size, and every byte
     int whole;
-    enum err (*tick)(void *ctx); // with `whole`: called between pieces; an error ends the reading
+    enum err (*tick)(void *ctx); // with `whole`: called between pieces; an error stops reading
     void *ctx;
 };
 
@@ -347,7 +346,7 @@ static int hash_blocks(int fd, int64_t n_bytes, uint64_t *hash)
     return 1;
 }
 
-/* Every byte of the file, under the name that tells it from the model's other files. */
+/* Hashes every byte of the file, and the part of its name that distinguishes the model's files. */
 static enum err hash_whole(int fd, const char *path, const char *name, int64_t n_bytes,
                            struct model_hash *hash)
 {
@@ -369,7 +368,7 @@ static enum err hash_whole(int fd, const char *path, const char *name, int64_t n
     return OK;
 }
 
-/* `own`: what of the name tells the file from the model's others. */
+/* `own`: the part of the name that distinguishes the model's files. */
 static enum err hash_file(const char *path, const char *name, const char *own,
                           struct model_hash *hash)
 {
@@ -398,7 +397,7 @@ static int ends_with(const char *text, const char *end)
     return n >= n_end && strcmp(text + n - n_end, end) == 0;
 }
 
-/* `prefix`: of the shards of one GGUF, else "". */
+/* `prefix`: of the shards of one GGUF model, else "". */
 static int is_model_file(const char *name, const char *prefix)
 {
     static const char *const ends[] = {".safetensors", ".json", ".txt",
@@ -409,8 +408,8 @@ static int is_model_file(const char *name, const char *prefix)
     return counts && strncmp(name, prefix, strlen(prefix)) == 0;
 }
 
-/* Sums over the model files of a folder: the order in which they are listed does not matter.
- * `prefix`: only files whose name starts so (the shards of one GGUF). */
+/* Sums over the model files of a folder, independent of the order of listing; only names with
+ * `prefix`. */
 static enum err hash_folder(const char *folder, const char *prefix, struct model_hash *hash)
 {
     DIR *dir = opendir(folder);
@@ -430,7 +429,7 @@ static enum err hash_folder(const char *folder, const char *prefix, struct model
     return e;
 }
 
-/* "a/b-00001-of-00003.gguf" -> folder "a", prefix "b-"; returns 0 for files that stand alone. */
+/* "a/b-00001-of-00003.gguf" -> folder "a", prefix "b-"; returns 0 for files that are no shard. */
 static int split_name(const char *path, char *folder, const char **prefix)
 {
     const char *base = strrchr(path, '/');
@@ -473,7 +472,7 @@ int pack_is_source(const char *model_path, const struct stat *file)
     return found;
 }
 
-/* "OWNER/NAME" where there is no folder OWNER: a name on the Hugging Face hub. */
+/* "OWNER/NAME" without a folder OWNER: a name on the Hugging Face hub. */
 static int is_hub_id(const char *path)
 {
     char owner[PATH_MAX];
@@ -498,7 +497,7 @@ static enum err fail_hub_id(const char *id)
                 id, id, dummy);
 }
 
-/* `path`: [PATH_MAX] gets the model's path without slashes at its end. */
+/* `path` [PATH_MAX] receives the model's path without trailing slashes. */
 static enum err hash_model(const char *model_path, char *path, struct model_hash *hash)
 {
     char folder[PATH_MAX];
@@ -551,7 +550,7 @@ enum err pack_source_content(const char *model_path, enum err (*tick)(void *ctx)
     return OK;
 }
 
-/* A pack in the folder whose name ends so, whatever model it is named after. */
+/* Finds a pack in the folder by the end of its name, whatever model it is named after. */
 static int find_pack(const char *folder, const char *end, char *buf, int64_t buf_bytes)
 {
     DIR *dir = opendir(folder);

@@ -1,10 +1,9 @@
-/* engine/model/pack_choose.c - which matrices of a pack become bf12: those that lose nothing and
- * get smaller.
+/* engine/model/pack_choose.c - chooses the matrices of a pack that become bf12: those that lose
+ * nothing and get smaller.
  *
- * Owns: the look at every number before anything is laid out. Refuses: the packing itself
- * (pack_write.c). Note: the numbers are read twice, once here, because the sizes
- * of all extents have to be known before the first byte is written, and one panel that does not fit
- * keeps its whole matrix bf16. */
+ * Owns: the first pass over all numbers, before the layout. Refuses: packing (pack_write.c). Note:
+ * numbers are read twice, because the sizes of all extents must be known before the first byte is
+ * written, and one panel that does not fit keeps its whole matrix bf16. */
 #include "engine/model/pack.h"
 
 #include <stdlib.h>
@@ -21,11 +20,11 @@ int pack_has(const struct pack_provider *p, enum tensor_role role, int layer)
 
 struct chooser {
     const struct pack_request *r; // borrowed
-    uint8_t *raw;                 // owned: one row as it is in the file
+    uint8_t *raw;                 // owned: one row as in the file
     float *numbers;               // owned: [k]
     uint16_t *rows;               // owned: [32][k] bf16
     int64_t done_bytes, total_bytes;
-    int64_t told_bytes; // of done_bytes, at the last call of progress
+    int64_t told_bytes; // done_bytes at the last call of progress
 };
 
 static int is_candidate(const struct pack_request *r, int role, int layer)
@@ -58,7 +57,7 @@ static enum err open_buffers(struct chooser *c)
                                            : fail(ERR_FIT, "no memory for the rows of %s", p->name);
 }
 
-/* Rows [first, first + n) of a matrix as bf16, as the writer will round them. */
+/* Rows [first, first + n) of a matrix as bf16, rounded as the writer will. */
 static enum err read_rows(struct chooser *c, int role, int layer, int first, int n, int k)
 {
     const struct pack_provider *p = c->r->provider;
@@ -97,7 +96,7 @@ static enum err choose_matrix(struct chooser *c, int role, int layer, uint8_t *b
         for (int i = 0; i < n_rows; i++)
             rows[i] = c->rows + (int64_t)i * k;
         *bf12 = bf12_fits(rows, k) != 0;
-        if (*bf12 && c->r->provider->dummy) // its numbers are alike everywhere: see dummy.h
+        if (*bf12 && c->r->provider->dummy) // all its numbers are alike: see dummy.h
             return tell(c, (int64_t)(n - first) * k * 2);
         TRY(tell(c, (int64_t)n_rows * k * 2));
     }

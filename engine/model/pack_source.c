@@ -1,10 +1,8 @@
-/* engine/model/pack_source.c - the provider over a model file: rows by role, in the order we
- * compute in.
+/* engine/model/pack_source.c - the provider for a model file: rows by role, in sluice's row order.
  *
- * Owns: the family's findings. Refuses: conversion (the writer does it).
- * Note: rows of q and k of a GGUF llama are read one by one, because the file
- * holds them in another order, and those of fused matrices from within one (family_source_row);
- * rows of several tensors (experts) are one role's. */
+ * Owns: the result of family_read. Refuses: conversion (the writer). Note: rows of q and k of a
+ * GGUF llama, whose file has another order, and rows of fused matrices are read one by one
+ * (family_source_row); rows of several tensors (experts) form one role. */
 #include "engine/model/families/family.h"
 #include "engine/model/pack.h"
 
@@ -16,7 +14,7 @@ struct file_provider {
     struct family_model family;
     const struct source *source; // borrowed
     char name[NAME_MAX + 1];
-    /* A matrix whose columns are asked for, whole. */
+    /* Cache of the last transposed matrix, whole. */
     const struct source_tensor *held_of; // NULL: none
     int64_t held_matrix;
     uint8_t *held; // owned
@@ -26,7 +24,7 @@ static const struct source_tensor *tensor_of(const struct file_provider *f, enum
                                              int layer)
 {
     const struct source_tensor *t = family_tensor(&f->family, f->source, role, layer);
-    CHECK(t != NULL); // family_read has seen them all
+    CHECK(t != NULL); // checked by family_read
     return t;
 }
 
@@ -35,8 +33,8 @@ static enum dtype file_dtype(void *impl, enum tensor_role role, int layer)
     return tensor_of(impl, role, layer)->dtype;
 }
 
-/* Which of the role's tensors has row *row, which becomes the row of that one, and how many more of
- * it. */
+/* The tensor of the role that has row *row. Sets *row to the row in that tensor and *left to the
+ * rows from there on. */
 static const struct source_tensor *part_of(const struct file_provider *f, enum tensor_role role,
                                            int layer, int *row, int *left)
 {
@@ -51,7 +49,7 @@ static const struct source_tensor *part_of(const struct file_provider *f, enum t
     return t;
 }
 
-/* Matrix `matrix` of those that a tensor holds one behind the other, into f->held. */
+/* Reads matrix `matrix` of a tensor of several into f->held. */
 static enum err hold(struct file_provider *f, const struct source_tensor *t, int64_t matrix,
                      int64_t n_bytes)
 {
@@ -68,7 +66,7 @@ static enum err hold(struct file_provider *f, const struct source_tensor *t, int
     return OK;
 }
 
-/* Output `row` of matrices that stand as [inputs, outputs]. */
+/* Output `row` of matrices stored as [inputs, outputs]. */
 static enum err read_column(struct file_provider *f, const struct source_tensor *t, int64_t row,
                             uint8_t *out)
 {
@@ -80,7 +78,7 @@ static enum err read_column(struct file_provider *f, const struct source_tensor 
     return OK;
 }
 
-/* Rows of one tensor. Those that follow each other in the file go together. */
+/* Rows of one tensor; rows contiguous in the file are read together. */
 static enum err tensor_rows(struct file_provider *f, enum tensor_role role,
                             const struct source_tensor *t, int first, int n, uint8_t *out)
 {
@@ -115,7 +113,7 @@ static enum err file_rows(void *impl, enum tensor_role role, int layer, int firs
     return OK;
 }
 
-/* One tensor of numbers, whatever its dimensions. */
+/* A tensor of numbers in any shape. */
 static enum err read_numbers(const struct file_provider *f, const struct source_tensor *t,
                              float *numbers)
 {

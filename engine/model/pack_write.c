@@ -1,10 +1,9 @@
-/* engine/model/pack_write.c - writes a pack: lays it out, streams it, puts its name on it at the
- * end.
+/* engine/model/pack_write.c - writes a pack: layout, contents, and the final name at the end.
  *
  * Owns: the order and alignment of tensors, the cut of the head into slices, conversion of rows,
- * the temporary file. Refuses: whole tensors in memory: it holds 32 rows, their panel, and one row
- * more. Note: every slice repeats the final norm and proj_out, so that a slice can
- * be computed with nothing but its own extent in memory. */
+ * the temporary file. Refuses: whole tensors in memory: it holds 32 rows, their panel, and one more
+ * row. Note: every slice repeats the final norm and proj_out, so that its own extent suffices to
+ * compute it. */
 #include "engine/model/pack.h"
 
 #include <dirent.h>
@@ -29,25 +28,25 @@ struct writer {
     struct model_layer *layers;    // owned: [n_layers]
     int n_layers, n_slices;
     int64_t n_params;
-    int64_t end;    // of the last extent, in the file
+    int64_t end;    // file offset after the last extent
     uint32_t *crcs; // owned: [n_pieces]
     int64_t n_pieces;
-    uint32_t *row_crcs; // owned: [vocab] of the embedding's rows, which are gathered one by one
-    int64_t row_bytes_max, rows_bytes, panel_bytes; // what the buffers must hold
+    uint32_t *row_crcs; // owned: [vocab] of the embedding's rows, which are gathered
+    int64_t row_bytes_max, rows_bytes, panel_bytes; // sizes of the buffers
     int k_max;
-    uint8_t *bf12;               // owned: [n_layers][N_ROLES] matrices that become bf12
-    uint8_t *raw, *rows, *panel; // owned: one source row; 32 rows and their panel to be written
+    uint8_t *bf12;               // owned: [n_layers][N_ROLES] 1: becomes bf12
+    uint8_t *raw, *rows, *panel; // owned: one source row; 32 rows to write, and their panel
     float *numbers;              // owned: [k_max]
-    uint8_t *memory;             // borrowed: where a layer goes that is made in memory; else NULL
-    int64_t memory_offset;       // of its extent in the file
+    uint8_t *memory;             // borrowed: address for a layer made in memory; else NULL
+    int64_t memory_offset;       // file offset of that layer's extent
     int fd;
-    int64_t pos;        // bytes written
-    int64_t piece_left; // bytes of the current piece that are still to come
-    uint32_t crc;       // of the current piece so far
-    int64_t piece;      // its index
-    int layer;          // of the line, being written
+    int64_t pos;        // write position in the file
+    int64_t piece_left; // bytes missing in the current piece
+    uint32_t crc;       // CRC of the current piece so far
+    int64_t piece;      // index of the current piece
+    int layer;          // line layer being written
     struct model_range range;
-    struct standing was; // what stood at the pack's path
+    struct standing was; // the file at the pack's path before
     char tmp[PATH_MAX], folder[PATH_MAX];
 };
 
@@ -63,15 +62,15 @@ static enum dtype stored_as(const struct writer *w, enum tensor_role role, int l
     if (w->bf12[layer * N_ROLES + role])
         return DTYPE_BF12;
     enum dtype t = w->r->weights == PACK_AUTO ? source : wanted[w->r->weights];
-    if (role_is_choice(role)) // as it was before somebody made bf12 of it
+    if (role_is_choice(role)) // its format before bf12
         return dtype_of_rows(source);
     if (role == ROLE_POS &&
-        dtype_info(t)->block > 1) // added to the stream as they are: keep them exact
+        dtype_info(t)->block > 1) // never in blocks: they are added to the hidden states
         return dtype_info(source)->block > 1 ? DTYPE_F32 : source;
     return t;
 }
 
-/* Gives every tensor of a line layer its place. `vocab_rows` > 0 for slices. */
+/* Assigns an offset to every tensor of a line layer. `vocab_rows` > 0 for slices. */
 static enum err place_layer(struct writer *w, struct model_layer *l, enum role_place place,
                             int layer, int vocab_rows)
 {
@@ -97,8 +96,8 @@ static enum err place_layer(struct writer *w, struct model_layer *l, enum role_p
     return OK;
 }
 
-/* As many tiles of the vocabulary as fit the largest decoder layer, so that one frame serves both.
- */
+/* As many vocabulary tiles as fit in the size of the largest decoder layer, so that one frame
+ * serves both. */
 static enum err slice_rows(struct writer *w, int64_t bytes_max, int *rows)
 {
     int vocab = w->p->shape.vocab;
@@ -127,7 +126,7 @@ static void count_params(struct writer *w)
     }
 }
 
-/* What providers call the layer: decoder layers count from 0. */
+/* The provider's index of a layer: decoder layers count from 0. */
 static int decoder_of(const struct writer *w, int index)
 {
     return index >= 1 && index <= w->p->shape.n_layers ? index - 1 : 0;
@@ -237,7 +236,7 @@ static enum err append(struct writer *w, const void *data, int64_t n_bytes)
     const uint8_t *from = data;
     if (w->memory) {
         uint8_t *to = w->memory + (w->pos - w->memory_offset);
-        if (to != from) // a panel that was made in its place
+        if (to != from) // a panel may be made in place
             memcpy(to, from, (size_t)n_bytes);
         w->pos += n_bytes;
         return OK;
@@ -271,12 +270,12 @@ static enum err append_zeros(struct writer *w, int64_t until)
     return OK;
 }
 
-/* Rows [first, first + n), n <= 32, into w->rows in the format that is stored. */
+/* Reads rows [first, first + n), n <= 32, into w->rows in the stored format. */
 static enum err get_rows(struct writer *w, enum tensor_role role, int layer,
                          const struct model_tensor *t, int first, int n)
 {
     enum dtype source = w->p->dtype(w->p->impl, role, layer);
-    if (source == dtype_of_rows(t->dtype)) // to the bit, NaNs too
+    if (source == dtype_of_rows(t->dtype)) // bit-exact, NaNs included
         return w->p->rows(w->p->impl, role, layer, first, n, w->rows);
     int64_t row_bytes = dtype_row_bytes(t->dtype, t->k);
     for (int i = 0; i < n; i++) {
@@ -291,7 +290,7 @@ static enum err get_rows(struct writer *w, enum tensor_role role, int layer,
     return OK;
 }
 
-/* What n rows of the matrix at hand, as they are stored, are for w->range. */
+/* Updates w->range by n rows of the current matrix, as stored. */
 static void range_rows(struct writer *w, enum tensor_role role, const struct model_tensor *t, int n)
 {
     const enum dtype form = dtype_of_rows(t->dtype);
@@ -393,9 +392,9 @@ static void put_layer(struct pack_out *o, const struct model_layer *l)
     }
 }
 
-/* Everything that can change an answer; its hash is the pack's fingerprint. What stands behind
- * *numbers_at tells the weights apart. Those of dummy models follow from what stands before it, and
- * which of their layers are in the file changes no answer. */
+/* Writes everything that can change an answer; its hash is the fingerprint. The part after
+ * *numbers_at identifies the weights; those of dummy models follow from the part before, and which
+ * layers a dummy pack holds changes no answer. */
 static void put_body(struct writer *w, struct pack_out *o, int64_t *numbers_at)
 {
     pack_put_shape(o, &w->p->shape);
@@ -454,7 +453,7 @@ static enum err write_meta(struct writer *w)
     return e;
 }
 
-/* An upper bound of what the file takes of the disk. */
+/* An upper bound of the file's disk usage. */
 static int64_t file_bytes_max(const struct writer *w)
 {
     int64_t per_layer = 64 + 64 * N_ROLES;
@@ -463,7 +462,7 @@ static int64_t file_bytes_max(const struct writer *w)
            (w->r->tokenizer ? w->r->tokenizer_bytes : 0);
 }
 
-/* Removes what runs that were killed left of this pack: their locks went with them. */
+/* Removes temporary files of this pack by killed runs, whose locks are gone. */
 static void remove_stale(const struct writer *w)
 {
     DIR *dir = opendir(w->folder);
@@ -485,7 +484,7 @@ static void remove_stale(const struct writer *w)
     closedir(dir);
 }
 
-/* Finds out about a full disk before an hour of writing, not after it. */
+/* Checks for a full disk before writing, which may take an hour. */
 static enum err open_file(struct writer *w)
 {
     const char *path = w->r->path, *slash = strrchr(path, '/');
@@ -507,15 +506,14 @@ static enum err open_file(struct writer *w)
                     "%s: the pack needs %lld bytes, the disk has %.0f bytes free (set "
                     "SLUICE_CACHE_DIR, or another -o)",
                     path, (long long)needed, (double)fs.f_bavail * (double)fs.f_frsize);
-    unlink(w->tmp); // of a killed process that had this pid
+    unlink(w->tmp); // left by a killed process with this pid
     w->fd = open(w->tmp, O_RDWR | WHOLE_NEW, 0644);
     if (w->fd < 0)
         return fail(ERR_IO, "%s: open: %s", w->tmp, strerror(errno));
-    // Says that somebody writes here. One that starts beside us in this very instant may still take
-    // the file for a dead run's: then the rename below fails, and nothing wrong gets the pack's
-    // name.
+    // Marks the file as in use. A process that starts at the same moment may still take the file
+    // for a dead run's: then the rename below fails, and no wrong file gets the pack's name.
     flock(w->fd, LOCK_EX | LOCK_NB);
-    // Reserves the blocks in one go (less fragmented); a file system that cannot is no error.
+    // Reserves all blocks at once (less fragmented); a file system that cannot is no error.
     if (!w->r->on_demand && fallocate(w->fd, 0, 0, needed) != 0 &&
         (errno == ENOSPC || errno == EDQUOT))
         return fail(ERR_IO, "%s: the pack needs %lld bytes: %s", path, (long long)needed,
@@ -523,7 +521,7 @@ static enum err open_file(struct writer *w)
     return OK;
 }
 
-/* A pack that has appeared meanwhile was made by another process, of the same model: it goes. */
+/* Gives the pack its name; replaces a pack of the same model made meanwhile by another process. */
 static enum err take_name(struct writer *w)
 {
     enum err e;
@@ -540,13 +538,13 @@ static enum err write_all(struct writer *w)
     w->pos = BLOCK_BYTES;
     for (int i = 0; i < w->n_layers && !w->r->on_demand; i++)
         TRY(write_layer(w, i));
-    if (w->r->progress && !w->r->on_demand) // the last piece of a layer may be a short one
+    if (w->r->progress && !w->r->on_demand) // the last piece of a layer may be short
         TRY(w->r->progress(w->r->ctx, w->end, w->end));
     TRY(write_meta(w));
     if (fsync(w->fd) != 0)
         return fail(ERR_IO, "%s: fsync: %s", w->tmp, strerror(errno));
     enum err named = take_name(w);
-    w->tmp[0] = named == ERR_IO ? w->tmp[0] : 0; // ERR_JOB says that the pack stays there
+    w->tmp[0] = named == ERR_IO ? w->tmp[0] : 0; // after ERR_JOB the temporary file stays
     TRY(named);
     int dir = open(w->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     enum err e = dir >= 0 && fsync(dir) == 0
@@ -599,7 +597,7 @@ enum err pack_write(const struct pack_request *r)
     return e;
 }
 
-/* ---- packs that nobody writes ---- */
+/* ---- packs for planning only ---- */
 
 static const struct model_layer *layer_of_role(const struct model *m, enum tensor_role role,
                                                int layer)
@@ -655,7 +653,7 @@ enum err pack_model_as(const struct model *m, enum pack_weights weights, struct 
 
 /* ---- packs on demand ---- */
 
-/* A writer over what a model has: its tables are borrowed. */
+/* A writer for an existing model, whose tables it borrows. */
 static void writer_of_model(struct writer *w, const struct pack_provider *p, struct model *m,
                             int fd)
 {
