@@ -16,11 +16,11 @@
 
 #define MAGIC       "sluicezs"
 #define VERSION     1
-#define ENTRY_BYTES 12 // of the table
+#define ENTRY_BYTES 12 // bytes per table entry
 #define MAKERS_MAX  8
 #define SAMPLES     4 // pieces
-/* Of the rate of pieces that lie in the caches: in a run they come from RAM and go there, and the
- * thread drives the disk, too. Measured on two cores: 5.3 GB/s here, 1.6 at best there. */
+/* Decode rate in a run (from RAM, on the thread that drives the disk) relative to this measurement
+ * from caches. On two cores: at best 1.6 GB/s in a run, 5.3 GB/s here. */
 #define IN_A_RUN 0.3
 
 struct header {
@@ -72,7 +72,7 @@ static enum err header_decode(struct header *h, const uint8_t page[BLOCK_BYTES],
     return OK;
 }
 
-/* The entries of one layer: all there or none, each between header and table. */
+/* Reads the entries of one layer: all present or none, each between header and table. */
 static enum err read_layer(struct pack_codec *z, const struct model_layer *l, struct pack_in *in,
                            int64_t table_offset)
 {
@@ -181,9 +181,9 @@ struct piece_maker {
     uint8_t *in, *out;   // owned: [PIECE_BYTES] each
     int layer;
     int64_t piece, n_bytes;
-    int64_t stored_bytes; // of it at `out`, or n_bytes at `in`
+    int64_t stored_bytes; // encoded bytes at `out`; 0: stored raw, n_bytes at `in`
     enum err err;
-    char text[256]; // of err: sentences are kept per thread
+    char text[256]; // text of err: error texts are kept per thread
 };
 
 struct maker {
@@ -193,7 +193,7 @@ struct maker {
     int pack;                   // the pack
     struct codec_piece *pieces; // owned: [n_pieces]
     struct piece_maker each[MAKERS_MAX];
-    int n_each, n; // there, of this round
+    int n_each, n; // makers; pieces of this round
     int64_t end, done_bytes, total_bytes;
 };
 
@@ -219,7 +219,7 @@ static void make_task(void *ctx, int thread, int n_threads)
     }
 }
 
-/* Encodes the pieces of a round on all threads and appends them in their order. */
+/* Encodes the pieces of a round on all threads and appends them in order. */
 static enum err make_round(struct maker *w)
 {
     pool_run(w->r->pool, make_task, w);
@@ -257,7 +257,7 @@ static enum err make_pieces(struct maker *w)
     return w->n > 0 ? make_round(w) : OK;
 }
 
-/* The table behind the pieces, then the header. */
+/* Writes the table after the pieces, then the header. */
 static enum err make_table(struct maker *w)
 {
     struct pack_out table = {0};
@@ -311,8 +311,8 @@ static enum err check_disk(const struct maker *w)
     return OK;
 }
 
-/* Both files are read past the page cache from here on. The kernel reports a failed sync once for a
- * file, so the second one, in whole_end(), would not show that this one failed. */
+/* From here on both files bypass the page cache. The kernel reports a failed sync once per file, so
+ * the sync in whole_end() would not report this failure. */
 static enum err make_file(struct maker *w)
 {
     TRY(check_disk(w));
@@ -327,9 +327,9 @@ static enum err make_file(struct maker *w)
     return OK;
 }
 
-/* PACK.zst is also what people call a pack that they compressed: only encoded layers are replaced.
- * Damaged ones are known by their first bytes; a file that is cut within these is known by what
- * bytes are left, and an empty file holds nothing that could be lost. */
+/* Users may also call a compressed pack PACK.zst: only encoded layers are replaced. Damaged ones
+ * are recognised by their first bytes, also if fewer than the magic's bytes are left; an empty file
+ * holds nothing to lose. */
 static enum err check_place(const char *path)
 {
     char magic[sizeof MAGIC - 1] = "";
@@ -361,7 +361,7 @@ static enum err make(struct maker *w)
     TRY(whole_open(&w->file, path));
     TRY(make_file(w));
     enum err e = whole_end(&w->file);
-    if (e == ERR_JOB) // another process has made the file meanwhile
+    if (e == ERR_JOB) // another process made the file meanwhile
         unlink(w->file.temp);
     return e == ERR_JOB ? OK : e;
 }
@@ -390,7 +390,7 @@ enum err pack_codec_make(const struct pack_codec_request *r)
 
 /* ---- measuring ---- */
 
-/* A decoder layer in the middle; of a pack on demand one that it has, if it has any. */
+/* A decoder layer in the middle; of an on-demand pack, one that it has, if any. */
 static int middle_layer(const struct model *m)
 {
     int middle = 1 + m->shape.n_layers / 2;
@@ -400,7 +400,7 @@ static int middle_layer(const struct model *m)
     return middle;
 }
 
-/* Some panels of a layer that is not in the file, made: *n_bytes of the `room` at `buf`. */
+/* Generates some panels of a layer that is not in the file: *n_bytes of the `room` at `buf`. */
 static enum err sample_made(const struct model *m, int layer, uint8_t *buf, int64_t room,
                             int64_t *n_bytes)
 {
@@ -417,7 +417,7 @@ static enum err sample_made(const struct model *m, int layer, uint8_t *buf, int6
     return e;
 }
 
-/* Some pieces of the middle layer into buf[SAMPLES * PIECE_BYTES]. */
+/* Reads some pieces of the middle layer into buf[SAMPLES * PIECE_BYTES]. */
 static enum err sample_read(const struct model *m, uint8_t *buf, int64_t *n_bytes)
 {
     int layer = middle_layer(m);
@@ -440,7 +440,7 @@ static enum err sample_read(const struct model *m, uint8_t *buf, int64_t *n_byte
     return e;
 }
 
-/* Encodes and decodes what was sampled; the fastest of a few rounds counts, piece by piece. */
+/* Encodes and decodes the sample; per piece, the fastest of a few rounds counts. */
 static void measure(struct codec *c, const uint8_t *in, int64_t n_bytes, uint8_t *stored,
                     uint8_t *out, struct pack_codec_sample *s)
 {
@@ -460,7 +460,7 @@ static void measure(struct codec *c, const uint8_t *in, int64_t n_bytes, uint8_t
     }
     s->share = (double)stored_bytes / (double)n_bytes;
     s->rate = IN_A_RUN * (double)n_bytes / ((double)max_i64(decode_ns, 1) * 1e-9);
-    s->make_s = (double)encode_ns * 1e-9 / (double)n_bytes; // of one byte
+    s->make_s = (double)encode_ns * 1e-9 / (double)n_bytes; // per byte
 }
 
 enum err pack_codec_measure(const struct model *m, struct pack_codec_sample *s)
