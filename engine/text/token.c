@@ -1,9 +1,8 @@
-/* engine/text/token.c - the open tokenizer: proving a blob sound, and encode.
+/* engine/text/token.c - the open tokenizer: validates a blob, and encodes.
  *
  * Owns: the checks of tokenizer_open, added tokens in text, scratch memory. Refuses: trusting any
- * number of the blob.
- * The fact to know: added tokens are found twice, in the text as given and, those marked
- * normalized, in the normalized text between the first ones. */
+ * number of the blob. Note: added tokens are found in two passes: in the text as given, and, those
+ * marked normalized, in the normalized text between the first ones. */
 #include "engine/text/token_impl.h"
 
 #include <math.h>
@@ -12,7 +11,7 @@
 
 /* ---- opening ---- */
 
-/* Pointers into the blob; 0 when its size is not what the counts say. */
+/* Sets pointers into the blob; returns 0 if its size disagrees with the counts. */
 static int blob_layout(struct tokenizer *tok, uint64_t n_bytes)
 {
     const struct token_head *h = tok->head;
@@ -63,7 +62,7 @@ uint32_t piece_bytes(const struct tokenizer *tok, uint32_t id)
     return tok->piece_at[id + 1] - tok->piece_at[id];
 }
 
-/* A piece that is looked up at each place of a text must not be long, and one that is not bytes
+/* Pieces that are looked up at each position of a text must be short, and pieces that are not bytes
  * must be UTF-8. */
 static int piece_ok(const struct tokenizer *tok, uint32_t id)
 {
@@ -133,7 +132,7 @@ static enum err added_check(struct tokenizer *tok, const char *file)
     return OK;
 }
 
-/* How many behaviours a step of this kind has; 0: there is no such kind. */
+/* Number of behaviours of a step of this kind; 0: unknown kind. */
 static uint32_t behaviors_of(uint32_t kind)
 {
     switch (kind) {
@@ -159,7 +158,7 @@ static int step_ok(const struct tokenizer *tok, const struct token_step *s)
 
 static enum err steps_open(struct tokenizer *tok, const char *file)
 {
-    int n_changing = 0; // splitting steps that change their piece: there is one buffer
+    int n_changing = 0; // splitting steps that change their piece share one buffer
     for (uint32_t i = 0; i < tok->head->n_steps; i++) {
         const struct token_step *s = &tok->steps[i];
         n_changing += s->kind == STEP_PREFIX_SPACE || s->kind == STEP_METASPACE;
@@ -186,7 +185,7 @@ static enum err rest_check(const struct tokenizer *tok, const char *file)
     int sound = (h->bos == -1 || id_ok(tok, h->bos)) && (h->eos == -1 || id_ok(tok, h->eos)) &&
                 (h->unk == -1 || id_ok(tok, h->unk)) && span_ok(tok, h->bos_text) &&
                 span_ok(tok, h->eos_text) && span_ok(tok, h->chat_template) && h->has_template <= 1;
-    uint32_t n_ids = h->n_prefix + h->n_suffix + h->n_stops; // they stand one after the other
+    uint32_t n_ids = h->n_prefix + h->n_suffix + h->n_stops; // three contiguous lists
     for (uint32_t i = 0; i < n_ids; i++)
         sound &= id_ok(tok, tok->prefix[i]);
     return sound ? OK : fail(ERR_CORRUPT, "%s: tokenizer: a special token is invalid", file);
@@ -309,7 +308,7 @@ struct added_set { // one of the two groups, sorted by bytes
 typedef enum err gap_fn(struct tokenizer *tok, const char *text, int64_t n,
                         struct token_sink *sink);
 
-/* First of [lo, hi), which all share `depth` bytes and are longer, whose next byte is >= c. */
+/* First in [lo, hi) whose next byte is >= c; all share `depth` bytes and are longer. */
 static uint32_t added_bound(const struct tokenizer *tok, const struct added_set *set, uint32_t lo,
                             uint32_t hi, int64_t depth, int c)
 {
@@ -323,7 +322,7 @@ static uint32_t added_bound(const struct tokenizer *tok, const struct added_set 
     return lo;
 }
 
-/* The longest added token that the text starts with; NULL: none. */
+/* The longest added token at the start of the text; NULL: none. */
 static const struct token_added *
 added_longest(const struct tokenizer *tok, const struct added_set *set, const char *text, int64_t n)
 {
@@ -374,12 +373,12 @@ static int64_t space_after(const char *text, int64_t n, int64_t at)
     return at;
 }
 
-/* Puts the ids of the added tokens found, leftmost first, the longest where several start; what
- * stands between them goes to `gap`. is_first: the text starts the whole one. */
+/* Emits the ids of added tokens, leftmost first, the longest of several at one position; passes the
+ * text between them to `gap`. is_first: `text` starts the whole text. */
 static enum err added_split(struct tokenizer *tok, const struct added_set *set, const char *text,
                             int64_t n, int is_first, gap_fn *gap, struct token_sink *sink)
 {
-    int64_t from = 0, spaces_end = 0; // from: where the current gap starts
+    int64_t from = 0, spaces_end = 0; // from: start of the current gap
     for (int64_t i = 0; set->n > 0 && i < n;) {
         const struct token_added *a =
             set->first[(uint8_t)text[i]] ? added_longest(tok, set, text + i, n - i) : NULL;
@@ -393,7 +392,7 @@ static enum err added_split(struct tokenizer *tok, const struct added_set *set, 
             continue;
         if (a->flags & ADDED_LSTRIP)
             at = space_before(text, at, from);
-        if (a->flags & ADDED_RSTRIP) // a run of spaces is walked once, however many tokens it holds
+        if (a->flags & ADDED_RSTRIP) // skips a run of spaces once, however many tokens are in it
             end = spaces_end = end < spaces_end ? spaces_end : space_after(text, n, end);
         sink->is_first = is_first && from == 0;
         if (from < at)
@@ -458,7 +457,7 @@ enum err tokenizer_encode_all(struct tokenizer *tok, const char *text, int64_t n
     }
 }
 
-/* ---- what is known about the vocabulary ---- */
+/* ---- properties of the vocabulary ---- */
 
 int tokenizer_vocab(const struct tokenizer *tok)
 {

@@ -1,17 +1,16 @@
-/* engine/text/token_bpe.c - pair merging of one pre-token.
+/* engine/text/token_bpe.c - merges the pairs of one pre-token.
  *
  * Owns: the hash from (left, right) to merge, the first symbols of a word (bytes or characters, and
- * what becomes of unknown ones), and the merge loop. Refuses: where words end. The fact to know: a
- * candidate in the heap goes stale when a neighbour merges first. It is then not removed but
- * recognised, because its rank is no longer the rank of the pair at its position; when the heap is
- * full it is made anew from the pairs there are, so that it never needs more than one slot per
- * symbol. */
+ * the treatment of unknown ones), and the merge loop. Refuses: finding words. Note: a candidate in
+ * the heap becomes stale when a neighbour merges first. It is not removed but recognised, because
+ * its rank differs from the rank of the pair now at its position; a full heap is rebuilt from the
+ * existing pairs, so that it never needs more than one entry per symbol. */
 #include "engine/text/token_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct bpe { // a word in work; symbols are boundary-tagged spans of byte positions
+struct bpe { // a word being merged; symbols are boundary-tagged spans of byte positions
     const struct tokenizer *tok;
     uint32_t *id;   // [n] valid at the first position of a symbol, BPE_INSIDE after a merge
     uint32_t *span; // [n] positions of the symbol, stored at its first and at its last position
@@ -42,7 +41,7 @@ static uint32_t merge_find(const struct tokenizer *tok, uint32_t left, uint32_t 
     }
 }
 
-/* What merges first has the lowest rank: the place in the list, or the score, best first. */
+/* The lowest rank merges first: the index in the list, or the score, highest first. */
 static uint32_t merge_rank(const struct tokenizer *tok, uint32_t merge)
 {
     if (merge == BPE_NONE || !(tok->head->flags & TOKEN_BY_SCORE))
@@ -118,8 +117,8 @@ static enum err pieces_hash(struct tokenizer *tok)
     return OK;
 }
 
-/* Whether a long word may be cut in front of each U+2581 that follows another character: it is a
- * piece of its own, and none goes on across such a place. */
+/* 1: U+2581 is a piece of its own and no piece contains it after another character, so long words
+ * may be cut before each such U+2581. */
 static int cuts_find(const struct tokenizer *tok)
 {
     const char *const space = SPM_SPACE;
@@ -138,7 +137,7 @@ static int cuts_find(const struct tokenizer *tok)
     return 1;
 }
 
-/* The token of each byte, and of each ASCII character where symbols are characters. */
+/* Finds the token of each byte, and of each ASCII character if symbols are characters. */
 static void symbols_find(struct tokenizer *tok)
 {
     int is_bytes = (tok->head->flags & TOKEN_BYTES) != 0;
@@ -210,7 +209,7 @@ static void heap_order(struct bpe *w)
         heap_down(w, at - 1);
 }
 
-/* The merge of the pair that starts at this position now, if there is one. */
+/* The merge of the pair at this position, if any. */
 static uint32_t merge_at(const struct bpe *w, uint32_t at)
 {
     if (w->id[at] == BPE_INSIDE)
@@ -219,8 +218,8 @@ static uint32_t merge_at(const struct bpe *w, uint32_t at)
     return right < w->n ? merge_find(w->tok, w->id[at], w->id[right]) : BPE_NONE;
 }
 
-/* One candidate for each pair there is. After k merges there are at most n - 1 - k, so this happens
- * at doubling distances: O(n log n) in all. */
+/* Adds one candidate per existing pair. After k merges there are at most n - 1 - k pairs, so
+ * rebuilds happen at doubling distances: O(n log n) in all. */
 static void heap_fill(struct bpe *w)
 {
     w->n_heap = 0;
@@ -237,7 +236,7 @@ static void heap_push(struct bpe *w, uint32_t position)
     uint32_t rank = merge_rank(w->tok, merge_at(w, position));
     if (rank == BPE_NO_RANK)
         return;
-    if (w->n_heap == w->n) { // this pair included
+    if (w->n_heap == w->n) { // the new pair is included
         heap_fill(w);
         return;
     }
@@ -254,8 +253,8 @@ static void symbol_put(struct bpe *w, int32_t id)
     w->span[w->n++] = 1;
 }
 
-/* One symbol per byte. A byte that the vocabulary lacks becomes the unknown token, or nothing when
- * there is none: its neighbours then stand side by side, as in the library. */
+/* One symbol per byte. A byte missing in the vocabulary becomes the unknown token, or nothing if
+ * there is none; its neighbours are then adjacent, as in the library. */
 static void bytes_start(struct bpe *w, const char *word, int64_t n)
 {
     int fuse = w->tok->head->flags & TOKEN_FUSE_UNK, after_unk = 0;
@@ -270,8 +269,8 @@ static void bytes_start(struct bpe *w, const char *word, int64_t n)
     }
 }
 
-/* One symbol per character; one without a token becomes its bytes' tokens, else the unknown token.
- * That one is held back until a known character comes, also behind bytes: so does the library. */
+/* One symbol per character; a character without a token becomes its bytes' tokens, else the unknown
+ * token, which is held back until the next known character, as in the library. */
 static void chars_start(struct bpe *w, const char *word, int64_t n)
 {
     const struct tokenizer *tok = w->tok;
@@ -339,7 +338,7 @@ static enum err word_encode(struct tokenizer *tok, const char *word, int64_t n,
     return OK;
 }
 
-/* Where the word may be cut: in front of the first U+2581 behind anything else; n: nowhere. */
+/* Where the word may be cut: before the first U+2581 that follows another character; n: nowhere. */
 static int64_t word_cut(const char *word, int64_t n)
 {
     int64_t at = 0;

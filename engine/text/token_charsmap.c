@@ -1,10 +1,9 @@
 /* engine/text/token_charsmap.c - sentencepiece's table of replacements, and its normalizer.
  *
- * Owns: the table (a double-array trie of what is replaced, and the strings that replace it), which
- * is hostile until looked at, and the two readings of it. Refuses: trusting an index of it.
- * The fact to know: sentencepiece takes the longest rule that a text starts with, character by
- * character; `tokenizers` the shortest that a grapheme of less than 6 bytes starts with, else of a
- * character, and replaces the whole of it. */
+ * Owns: the table (a double-array trie of replaced strings, and their replacements), untrusted
+ * until checked, and two ways to apply it. Refuses: trusting any index of the table. Note:
+ * sentencepiece applies the longest rule at each character; `tokenizers` applies the shortest rule
+ * at the start of a grapheme of less than 6 bytes, else of a character, and replaces all of it. */
 #include "engine/text/token_impl.h"
 
 #include <string.h>
@@ -15,7 +14,7 @@
 struct charsmap { // borrowed: the blob
     const char *units;
     uint32_t n_units;
-    const char *texts; // each ends with NUL, or with the table
+    const char *texts; // each ends with NUL, or at the table's end
     uint32_t n_texts;
 };
 
@@ -59,9 +58,8 @@ static uint32_t unit_offset(uint32_t unit)
     return (unit >> 10) << ((unit & 1u << 9) >> 6);
 }
 
-/* Bytes of the rule that the text starts with, 0: none. A rule that ends inside a character is
- * none.
- */
+/* Bytes of the rule at the start of the text; 0: none. A rule that ends inside a character does not
+ * count. */
 static int64_t rule_find(const struct charsmap *m, const char *p, int64_t n, int takes_longest,
                          uint32_t *value)
 {
@@ -152,7 +150,7 @@ enum err charsmap_run(struct norm_out *o, const char *p, int64_t n)
 
 /* ---- as sentencepiece ---- */
 
-/* What the start of the text becomes (*out, *n_out), and its bytes. User-defined pieces stay. */
+/* Replacement (*out, *n_out) of the first *n_used bytes of a text. User-defined pieces stay. */
 static enum err prefix_find(const struct tokenizer *tok, const struct charsmap *m, const char *p,
                             int64_t n, const char **out, int64_t *n_out, int64_t *n_used)
 {

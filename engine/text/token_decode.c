@@ -1,14 +1,14 @@
 /* engine/text/token_decode.c - ids to text, at once or one by one.
  *
- * Owns: the pieces as they are shown, UTF-8 repair, what is dropped at the start of a text.
- * Refuses: knowing the text before: a text is that of its ids alone. The fact to know: there is one
- * way to decode, the streaming one; decoding at once feeds it. */
+ * Owns: the decoded form of pieces, UTF-8 repair, dropped leading spaces. Refuses: context: a text
+ * depends on its own ids only. Note: there is one decoder, the streaming one; decoding at once
+ * feeds it. */
 #include "engine/text/token_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- pieces as they are shown ---- */
+/* ---- decoded pieces ---- */
 
 int byte_token(const char *piece, int64_t n)
 {
@@ -36,7 +36,7 @@ static int shown_byte(const struct tokenizer *tok, int32_t id)
     return byte_token(tok->text + tok->piece_at[id], piece_bytes(tok, (uint32_t)id));
 }
 
-/* Writes the piece with each `space` as `shown`, and says its length; out NULL: only that. */
+/* Writes the piece with each `space` replaced by `shown` (out NULL: no); returns its length. */
 static int64_t piece_show(const struct tokenizer *tok, uint32_t id, char *out)
 {
     const struct token_head *h = tok->head;
@@ -134,7 +134,7 @@ static int continues(const struct detokenizer *d, uint8_t b)
     return b >= low && b <= high;
 }
 
-/* What a later id cannot change, less the spaces at the start of the text that go. */
+/* Writes final bytes, less leading spaces to drop. */
 static void out_put(struct detokenizer *d, const void *bytes, int64_t n, struct text_sink *s)
 {
     const char *p = bytes;
@@ -157,7 +157,7 @@ static void bad_put(struct detokenizer *d, int n, struct text_sink *s)
         out_put(d, "\xef\xbf\xbd", 3, s);
 }
 
-/* The unfinished character ends here: it is one broken part, or n_pending broken bytes. */
+/* Ends an unfinished character: one broken part, or n_pending broken bytes. */
 static void pending_drop(struct detokenizer *d, struct text_sink *s)
 {
     int is_one = d->n_pending > 0 && d->tok->head->flags & TOKEN_BYTES;
@@ -187,7 +187,7 @@ static void bytes_put(struct detokenizer *d, const uint8_t *bytes, int64_t n, st
     }
 }
 
-/* The end of a run of byte tokens: a text, or as many broken bytes. */
+/* Ends a run of byte tokens: valid text, or one U+FFFD per byte. */
 static void run_end(struct detokenizer *d, struct text_sink *s)
 {
     if (utf8_valid((const char *)d->pending, d->n_pending) == d->n_pending)
@@ -197,8 +197,8 @@ static void run_end(struct detokenizer *d, struct text_sink *s)
     d->n_pending = d->is_broken = 0;
 }
 
-/* A byte of a run, which waits for the end of it. A run that is longer than what is kept is judged
- * so far: whole characters go out, and a broken one breaks all that follows. */
+/* Adds a byte to the run. A run longer than the buffer is judged so far: whole characters are
+ * written, and a broken one makes all that follows broken. */
 static void run_put(struct detokenizer *d, uint8_t byte, struct text_sink *s)
 {
     if (d->is_broken) {
@@ -228,7 +228,7 @@ static void end_put(struct detokenizer *d, struct text_sink *s)
         pending_drop(d, s);
 }
 
-/* Metaspace: the first token without any `space`. */
+/* Metaspace: writes the first token without any `space`. */
 static void bare_put(struct detokenizer *d, int32_t id, struct text_sink *s)
 {
     const struct token_head *h = d->tok->head;
@@ -245,7 +245,7 @@ static void bare_put(struct detokenizer *d, int32_t id, struct text_sink *s)
     }
 }
 
-/* Whether the piece begins with the `space` that sentencepiece drops where a text starts. */
+/* 1: the piece starts with the `space` that sentencepiece drops at the start of a text. */
 static int has_lead(const struct detokenizer *d, int32_t id)
 {
     const struct token_head *h = d->tok->head;

@@ -1,15 +1,14 @@
 /* engine/text/token_dir.c - the tokenizer of a Hugging Face directory, and token_build.
  *
- * Owns: which files are read and which of them wins: tokenizer.json, else vocab.json + merges.txt,
- * else tekken.json, else tokenizer.model or spiece.model (SentencePiece's or tiktoken's form), else
- * *.tiktoken;
- * special tokens from tokenizer_config.json, then special_tokens_map.json, then config.json; the
- * template from chat_template.jinja, then tokenizer_config.json; stop ids from
- * generation_config.json, else config.json, and always the tokenizer's own EOS.
- * Refuses: what the files mean inside.
- * The fact to know: with vocab.json the tokenizer is GPT-2's, and puts BOS first only where
- * tokenizer_config.json says add_bos_token (OPT's does). With SentencePiece BPE it is Llama's,
- * which does unless that file says otherwise; T5's ends with EOS. */
+ * Owns: which files are read, in order of precedence. Vocabulary: tokenizer.json, vocab.json +
+ * merges.txt, tekken.json, tokenizer.model or spiece.model (SentencePiece or tiktoken), *.tiktoken.
+ * Special tokens: tokenizer_config.json, special_tokens_map.json, config.json. Template:
+ * chat_template.jinja, tokenizer_config.json. Stop ids: generation_config.json, config.json, and
+ * always the tokenizer's own EOS. Refuses: the contents of the files.
+ *
+ * Note: with vocab.json the tokenizer is GPT-2's, and adds BOS only if tokenizer_config.json has
+ * add_bos_token (OPT's does). SentencePiece BPE means Llama's, which adds BOS unless that file says
+ * otherwise; T5's adds EOS at the end. */
 #include "engine/data/file.h"
 #include "engine/data/json.h"
 #include "engine/data/values.h"
@@ -28,10 +27,10 @@
 struct token_dir {
     const char *dir;
     struct token_draft *d;
-    struct values config, special_map, model, generation; // empty when there is no such file
+    struct values config, special_map, model, generation; // empty if the file is missing
     char *config_text;                                    // owned; tokenizer_config.json
     int64_t n_config;
-    char path[PATH_MAX]; // of the file at hand: the draft's messages name it
+    char path[PATH_MAX]; // the current file, for the draft's messages
 };
 
 static enum err dir_file(struct token_dir *t, const char *name, int64_t max_bytes, char **buf,
@@ -64,7 +63,7 @@ static enum err dir_values(struct token_dir *t, const char *name, struct values 
     return e;
 }
 
-/* values_str of a file that may be absent. */
+/* values_str of an optional file. */
 static enum err maybe_str(const struct values *v, const char *key, const char **text, int64_t *n,
                           int *found)
 {
@@ -112,7 +111,7 @@ static enum err config_ids(const struct values *v, const char *key, int64_t *ids
     return v->n_nodes ? values_int_list(v, key, 0, INT32_MAX, ids, TOKEN_EXTRA_MAX, n, &found) : OK;
 }
 
-/* BOS and EOS from config.json where the tokenizer's own files are silent. */
+/* BOS and EOS from config.json, if the tokenizer's own files have none. */
 static enum err special_ids(struct token_dir *t)
 {
     int64_t ids[TOKEN_EXTRA_MAX], n;
@@ -144,7 +143,7 @@ static enum err stops_find(struct token_dir *t)
     return OK;
 }
 
-/* ---- tokenizer_config.json: what a flat view cannot hold ---- */
+/* ---- tokenizer_config.json: members that `values` cannot hold ---- */
 
 static int key_is(const struct json *j, const char *key)
 {
@@ -208,7 +207,7 @@ static enum err template_next(struct token_dir *t, struct json *j)
                                  : json_fail(j, "chat_template: expected string or list");
 }
 
-/* {"50265": {"content": "...", "special": true, ...}}: only for vocab.json, tokenizer.json has its
+/* {"50265": {"content": "...", "special": true, ...}}: for vocab.json only; tokenizer.json has its
  * own list. */
 static enum err added_next(struct token_dir *t, struct json *j)
 {
@@ -301,8 +300,8 @@ static enum err merges_walk(struct token_draft *d, const char *buf, int64_t n)
     return OK;
 }
 
-/* The named special tokens become added tokens, when the vocabulary has them. fallback: the text of
- * BOS, EOS and the unknown token where nothing is named; NULL: none. */
+/* Adds the named special tokens to the added tokens, if the vocabulary has them. fallback: default
+ * texts of BOS, EOS and the unknown token; NULL: none. */
 static enum err named_specials(struct token_dir *t, const char *const fallback[3])
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -318,7 +317,7 @@ static enum err named_specials(struct token_dir *t, const char *const fallback[3
             v = &t->special_map;
             TRY(special_text(v, names[i], &text, &n, &found));
         }
-        if (!found && i < 3 && fallback[i]) { // the class's own default
+        if (!found && i < 3 && fallback[i]) { // the class's default
             text = fallback[i];
             n = (int64_t)strlen(text);
             TRY(draft_find(t->d, text, n, &id));
@@ -385,7 +384,7 @@ static enum err gpt2_load(struct token_dir *t)
 
 /* ---- tokenizer.model ---- */
 
-/* {"<token>": id}: tokens that were added to a vocabulary which has no place for them. */
+/* {"<token>": id}: tokens added to a vocabulary that cannot hold them itself. */
 static enum err added_json(struct token_dir *t)
 {
     char *buf;
@@ -412,7 +411,7 @@ static enum err added_json(struct token_dir *t)
     return e;
 }
 
-/* The text of a piece, as a string. */
+/* The text of a piece, NUL-terminated. */
 static const char *piece_text(const struct token_draft *d, int32_t id, char *out, size_t cap)
 {
     if (id < 0)
@@ -422,8 +421,8 @@ static const char *piece_text(const struct token_draft *d, int32_t id, char *out
     return out;
 }
 
-/* Special tokens beside a tokenizer.model, as transformers takes them from the configs. Without
- * those files there are none: SentencePiece itself reads them as text. */
+/* Special tokens beside a tokenizer.model, as transformers reads them from the configs. Without
+ * configs there are none: SentencePiece treats them as text. */
 static enum err model_specials(struct token_dir *t)
 {
     struct token_draft *d = t->d;
@@ -439,7 +438,7 @@ static enum err model_specials(struct token_dir *t)
                                                    piece_text(d, d->unk, unk, sizeof unk)});
 }
 
-/* What goes around a text: as the config says, else as the class does that the file is for. */
+/* Adds BOS and EOS around a text as the config says, else as the tokenizer class does. */
 static enum err ends_add(struct token_dir *t, int adds_bos)
 {
     struct token_draft *d = t->d;
@@ -460,7 +459,7 @@ static enum err ends_add(struct token_dir *t, int adds_bos)
     return OK;
 }
 
-/* Newer configs put the prefix at the start of a text only ("legacy": false), or nowhere. */
+/* Newer configs put the prefix only at the start of a text ("legacy": false), or nowhere. */
 static enum err prefix_rule(struct token_dir *t)
 {
     int is_legacy = 1, has_prefix = 1;
@@ -489,7 +488,7 @@ static enum err spm_load(struct token_dir *t, const char *buf, int64_t n, int is
     return ends_add(t, t->d->model == MODEL_BPE && !is_tiktoken);
 }
 
-/* The first of the files that hold a vocabulary in one piece. */
+/* Loads the first existing single-file vocabulary. */
 static enum err model_file_load(struct token_dir *t, int *found)
 {
     static const char *const names[] = {"tokenizer.model", "spiece.model", "tiktoken.model",
@@ -560,7 +559,7 @@ static enum err dir_build(struct token_dir *t, const char *dir, void **blob, int
     struct token_draft d;
     t->dir = dir;
     t->d = &d;
-    draft_init(&d, t->path); // messages name the file at hand
+    draft_init(&d, t->path); // messages name the current file
     enum err e = dir_load(t);
     if (e == OK) {
         snprintf(t->path, sizeof t->path, "%.*s", PATH_MAX - 1, dir);

@@ -1,9 +1,9 @@
-/* engine/text/token_draft.c - the tokenizer while it is read from a model's files, and its blob.
+/* engine/text/token_draft.c - the tokenizer being read from a model's files, and its blob.
  *
- * Owns: spelling (byte alphabet to bytes), the checks that all sources share, the order of things
- * in the blob. Refuses: file formats; token_json.c, token_dir.c and others bring those. The
- * fact to know: a vocabulary may lack bytes (SmolLM2's lacks 21). That is no error: such a byte
- * becomes the unknown token, or nothing, as in the library. */
+ * Owns: spelling (byte alphabet to bytes), checks that all sources share, the layout of the blob.
+ * Refuses: file formats (token_json.c, token_dir.c etc.). Note: a vocabulary may lack bytes
+ * (SmolLM2's lacks 21). That is no error: such a byte becomes the unknown token, or nothing, as in
+ * the library. */
 #include "engine/text/token_impl.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static enum err draft_grow(const struct token_draft *d, void **array, int64_t *c
     return OK;
 }
 
-/* Room for n more bytes behind the n_pool of a pool. */
+/* Reserves n more bytes after the n_pool bytes of a pool. */
 static enum err pool_reserve(const struct token_draft *d, char **pool, int64_t n_pool, int64_t *cap,
                              int64_t n)
 {
@@ -76,8 +76,8 @@ enum err draft_bytes(struct token_draft *d, const void *bytes, int64_t n, struct
 
 /* ---- spelling ---- */
 
-/* The alphabet of byte-level vocabularies: printable Latin-1 stands for itself, the other 68 bytes,
- * in order, are U+0100 and up. -1: the character stands for no byte. */
+/* The alphabet of byte-level vocabularies: printable Latin-1 is itself, the other 68 bytes, in
+ * order, are U+0100 and up. -1: no byte. */
 static int alphabet_byte(int32_t c)
 {
     if ((c >= 33 && c <= 126) || (c >= 161 && c <= 172) || (c >= 174 && c <= 255))
@@ -88,8 +88,8 @@ static int alphabet_byte(int32_t c)
     return k < 33 ? k : k < 67 ? k - 33 + 127 : 173;
 }
 
-/* Writes the bytes of `text` behind those kept (there must be room for n) and says which kind it
- * is; the caller keeps them by adding bytes.n to n_bytes. */
+/* Writes the bytes of `text` after the kept ones (n bytes must be reserved) and sets the kind; the
+ * caller keeps them by adding bytes.n to n_bytes. */
 static struct draft_piece spell(struct token_draft *d, const char *text, int64_t n)
 {
     char *out = d->bytes + d->n_bytes;
@@ -205,7 +205,7 @@ enum err draft_token(struct token_draft *d, int64_t id, const char *text, int64_
     TRY(entry_check(d, id, n));
     if (utf8_valid(text, n) != n)
         return not_utf8(d, id);
-    if (n == 0) // a place without a token
+    if (n == 0) // an id without a token
         return OK;
     TRY(bytes_reserve(d, n));
     return entry_add(d, id, spell(d, text, n));
@@ -246,7 +246,7 @@ enum err draft_place(struct token_draft *d)
     return OK;
 }
 
-/* kinds: try PIECE_ADDED when the model's own vocabulary has no such piece. */
+/* Also tries PIECE_ADDED if the model's own vocabulary has no such piece. */
 static enum err piece_find(struct token_draft *d, const char *text, int64_t n, int with_added,
                            int32_t *id)
 {
@@ -256,7 +256,7 @@ static enum err piece_find(struct token_draft *d, const char *text, int64_t n, i
     TRY(bytes_reserve(d, n));
     struct draft_piece p = spell(d, text, n);
     *id = (int32_t)*slot_of(d, p) - 1;
-    if (*id < 0 && !(d->flags & TOKEN_BYTES)) { // SentencePiece's other pieces
+    if (*id < 0 && !(d->flags & TOKEN_BYTES)) { // SentencePiece's other kinds
         p.kind = PIECE_RAW;
         *id = (int32_t)*slot_of(d, p) - 1;
         p.kind = PIECE_BPE;
@@ -292,14 +292,14 @@ enum err draft_merge(struct token_draft *d, const char *left, int64_t n_left, co
     if (result < 0)
         return fail(ERR_INPUT, "%s: merge %lld: '%.*s' is not in the vocabulary", d->file, rank,
                     (int)min_i64(n_left + n_right, 100), both);
-    if (d->pieces[result].kind == PIECE_RAW) // cannot come about: text is bytes in the alphabet
+    if (d->pieces[result].kind == PIECE_RAW) // unreachable by text, which is bytes in the alphabet
         return OK;
     TRY(draft_grow(d, (void **)&d->merges, &d->merges_cap, d->n_merges + 1, sizeof *d->merges));
     d->merges[d->n_merges++] = (struct token_merge){(uint32_t)l, (uint32_t)r, (uint32_t)result};
     return OK;
 }
 
-/* Every way to make this piece of two. */
+/* All splits of this piece into two pieces. */
 static enum err merges_of(struct token_draft *d, int64_t result)
 {
     struct draft_piece whole = d->pieces[result];
@@ -441,10 +441,10 @@ static int added_order(const void *a, const void *b, void *arg)
         return x->match.n < y->match.n ? -1 : 1;
     if (x->id != y->id)
         return x->id < y->id ? -1 : 1;
-    return x->flags > y->flags ? -1 : x->flags < y->flags; // the one that says more
+    return x->flags > y->flags ? -1 : x->flags < y->flags; // the one with more flags first
 }
 
-/* Sorted; a token listed twice counts once. */
+/* Sorts; a token listed twice counts once. */
 static enum err added_sort(struct token_draft *d)
 {
     if (d->n_added == 0)
@@ -524,14 +524,14 @@ static struct token_head blob_head(const struct token_draft *d, int64_t n_added,
     };
     for (int64_t i = 0; i < n_added; i++)
         h.n_added_raw += !(d->added[i].flags & ADDED_NORMALIZED);
-    h.n_text = (uint32_t)(n_pieces + d->n_text); // the draft's pool stands behind the pieces
+    h.n_text = (uint32_t)(n_pieces + d->n_text); // the draft's pool follows the pieces
     h.n_bytes = sizeof h + 8ull * h.n_scores + 4 * ((uint64_t)h.n_vocab + 1) + 12ull * h.n_merges +
                 sizeof(struct token_added) * h.n_added + sizeof(struct token_step) * h.n_steps +
                 4ull * (h.n_prefix + h.n_suffix + h.n_stops) + h.n_vocab + h.n_text;
     return h;
 }
 
-/* Spans of the draft's pool become spans of the blob's, where the pieces stand first. */
+/* Converts a span of the draft's pool to one of the blob's, whose pool starts with the pieces. */
 static struct token_span moved(struct token_span s, int64_t by)
 {
     return (struct token_span){s.n ? s.at + (uint32_t)by : 0, s.n};
@@ -577,7 +577,7 @@ static void blob_write(const struct token_draft *d, struct token_head h, int64_t
     write_bytes(w, d->text, d->n_text);
 }
 
-/* A blob with the first n_added added tokens, opened. */
+/* Makes and opens a blob with the first n_added added tokens. */
 static enum err blob_make(const struct token_draft *d, int64_t n_added, void **blob,
                           int64_t *n_bytes, struct tokenizer **tok)
 {
@@ -603,8 +603,8 @@ static enum err blob_make(const struct token_draft *d, int64_t n_added, void **b
     return OK;
 }
 
-/* Tokens marked normalized are looked for in normalized text, so their own text is normalized; and
- * so they decode, as in the library, unless the model's own vocabulary has them. */
+/* Tokens marked normalized are searched in normalized text, so their own text is normalized. They
+ * also decode to it, as in the library, unless the model's own vocabulary has them. */
 static enum err added_change(struct token_draft *d, struct token_added *a, const char *text,
                              int64_t n)
 {
@@ -627,7 +627,7 @@ static enum err added_normalize(struct token_draft *d)
     for (int64_t i = 0; i < d->n_added; i++)
         n_normalized += (d->added[i].flags & ADDED_NORMALIZED) != 0;
     if (n_normalized == 0 || d->n_steps == 0 || d->steps[0].kind >= STEP_SPLIT_REGEX ||
-        d->steps[0].kind == STEP_SENTENCEPIECE) // its pieces are spelled normalized
+        d->steps[0].kind == STEP_SENTENCEPIECE) // its pieces are stored normalized
         return OK;
     void *blob = NULL;
     int64_t n_bytes;
@@ -652,7 +652,7 @@ static enum err added_normalize(struct token_draft *d)
     return e;
 }
 
-/* A template names BOS and EOS by text; where only the id is known, the piece is the text. */
+/* Templates need BOS and EOS as text: the piece's text, if only the id is known. */
 static enum err special_text(struct token_draft *d, int32_t id, struct token_span *text)
 {
     if (id < 0 || text->n > 0)
@@ -661,7 +661,7 @@ static enum err special_text(struct token_draft *d, int32_t id, struct token_spa
     return draft_text(d, d->bytes + piece.at, piece.n, text);
 }
 
-/* Something must come out of text at all. */
+/* Checks that the vocabulary can encode any text. */
 static enum err symbols_check(const struct token_draft *d)
 {
     int is_bytes = (d->flags & TOKEN_BYTES) != 0;

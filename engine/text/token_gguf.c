@@ -1,10 +1,10 @@
 /* engine/text/token_gguf.c - the tokenizer in the metadata of a GGUF file, into a draft.
  *
  * Owns: the tokenizer.ggml.* keys, and the table from tokenizer.ggml.pre to the normalizers and
- * pre-tokenizers of the models that the name stands for. Refuses: vocabularies other than gpt2
- * (byte-level BPE), llama (SentencePiece BPE) and t5 (Unigram), and names that are not in the
- * table. The fact to know: of byte-level vocabularies the file does not hold the splitting rules,
- * only their name; of SentencePiece's it holds the scores, and no merges. */
+ * pre-tokenizers of the named models. Refuses: vocabularies other than gpt2 (byte-level BPE), llama
+ * (SentencePiece BPE) and t5 (Unigram), and names missing in the table. Note: for byte-level
+ * vocabularies the file has only the name of the splitting rules; for SentencePiece it has scores
+ * and no merges. */
 #include "engine/model/containers/gguf.h"
 #include "engine/text/token_impl.h"
 
@@ -16,11 +16,11 @@
 #define LLAMA3       CONTRACTIONS NO_NUMBERS "\\p{N}{1,3}" REST
 #define QWEN2        CONTRACTIONS NO_NUMBERS "\\p{N}" REST
 
-/* One known splitting rule: the pattern, if any, is split off before ByteLevel. */
+/* A known splitting rule: the pattern, if any, is split off before ByteLevel. */
 struct pre_rule {
     const char *name, *pattern;
     int nfc, digits, byte_level_regex;
-    int ignore_merges, adds_bos; // where the file does not say
+    int ignore_merges, adds_bos; // defaults if the file does not say
 };
 
 static const struct pre_rule RULES[] = {
@@ -104,7 +104,7 @@ static enum err merges_load(struct token_draft *d, const struct gguf *g)
     return OK;
 }
 
-/* -1 when the file does not say. */
+/* *id is unchanged if the file does not say. */
 static enum err special_id(const struct token_draft *d, const struct gguf *g, const char *key,
                            int32_t *id)
 {
@@ -148,7 +148,7 @@ static enum err specials_load(struct token_draft *d, const struct gguf *g, int a
 
 /* ---- SentencePiece ---- */
 
-/* The pieces with their scores and types; *unk: the first of type unknown, -1: none. */
+/* Reads the pieces with scores and types; *unk: the first of type unknown, -1: none. */
 static enum err pieces_load(struct token_draft *d, const struct gguf *g, const struct spm *m,
                             int32_t *unk)
 {
@@ -174,7 +174,7 @@ static enum err pieces_load(struct token_draft *d, const struct gguf *g, const s
     return draft_place(d);
 }
 
-/* Control tokens written in a text are parsed, and the unknown one too. */
+/* Control tokens and the unknown token are parsed in text. */
 static enum err controls_add(struct token_draft *d)
 {
     for (int64_t id = 0; id < d->n_vocab; id++) {
@@ -223,7 +223,7 @@ static enum err spm_load(struct token_draft *d, const struct gguf *g, enum token
     TRY(draft_text(d, " \xe2\x81\x87 ", 5, &d->unk_text)); // sentencepiece's default
     TRY(spm_finish(d, &m, unk));
     TRY(controls_add(d));
-    if (model == MODEL_BPE && d->n_vocab > 2) { // where the file does not say
+    if (model == MODEL_BPE && d->n_vocab > 2) { // defaults if the file does not say
         d->bos = 1;
         d->eos = 2;
     }

@@ -1,12 +1,10 @@
 /* engine/text/token_json.c - tokenizer.json of the `tokenizers` library, into a draft.
  *
- * Owns: the meaning of its members: vocabulary, merges, scores, added tokens. Refuses: other models
- * than BPE and Unigram, and settings, by name: ERR_INPUT "unsupported ..."; token_steps.c reads
- * the lists of steps.
- * The fact to know: the file is read several times over, because pieces are bytes or text as a
- * pre-tokenizer says, merges need the vocabulary, and splits come after normalizers, whatever the
- * order of the members. truncation and padding are
- * left to the caller, as transformers does. */
+ * Owns: the meaning of vocabulary, merges, scores, added tokens. Refuses: models other than BPE and
+ * Unigram, and unknown settings, by name: ERR_INPUT "unsupported ..."; lists of steps
+ * (token_steps.c). Note: the file is read several times, because a pre-tokenizer decides whether
+ * pieces are bytes or text, merges need the vocabulary, and splits follow normalizers, whatever the
+ * order of the members. truncation and padding are left to the caller, as in transformers. */
 #include "engine/data/json.h"
 #include "engine/text/token_impl.h"
 
@@ -57,7 +55,7 @@ enum err token_load_vocab(struct json *j, struct token_draft *d)
     }
 }
 
-/* Unigram: [["token", score], ...]; ids are places. */
+/* Unigram: [["token", score], ...]; an id is an index. */
 static enum err scores_read(struct json *j, struct token_draft *d)
 {
     TRY(json_expect(j, JSON_ARRAY_BEGIN));
@@ -130,7 +128,7 @@ static enum err flag_next(struct json *j, struct token_draft *d, enum token_flag
     return OK;
 }
 
-/* With ByteLevel every byte has a token of its own already. */
+/* With ByteLevel every byte already has a token. */
 static enum err unset_flag_next(struct json *j)
 {
     int set;
@@ -154,7 +152,7 @@ static enum err unk_next(struct json *j, struct token_draft *d)
     return OK;
 }
 
-/* Unigram's unknown token is an id. */
+/* Unigram gives the unknown token by id. */
 static enum err unk_id_next(struct json *j, struct token_draft *d)
 {
     enum json_kind k = json_next(j);
@@ -169,7 +167,7 @@ static enum err unk_id_next(struct json *j, struct token_draft *d)
     return OK;
 }
 
-/* A member of the model on the second pass, when the vocabulary is known. */
+/* Reads a member of the model on the second pass, when the vocabulary is known. */
 static enum err setting_next(struct json *j, struct token_draft *d)
 {
     static const char *const unset[] = {"dropout", "continuing_subword_prefix",
@@ -193,7 +191,7 @@ static enum err setting_next(struct json *j, struct token_draft *d)
     return json_skip(j);
 }
 
-/* with_vocab: the first pass, which reads the vocabulary and nothing else. */
+/* with_vocab: the first pass, which reads only the vocabulary. */
 static enum err model_read(struct json *j, struct token_draft *d, int with_vocab)
 {
     int has_vocab = 0, has_merges = 0;
@@ -282,7 +280,7 @@ static enum err added_read(struct json *j, struct token_draft *d)
 
 /* ---- the file ---- */
 
-/* Whether a step of this name stands anywhere in the value that comes. */
+/* Whether the next value contains a step of this name. */
 static enum err names_step(struct json *j, const char *name, int *found)
 {
     int depth = j->depth, is_type = 0;
@@ -314,7 +312,7 @@ static enum err model_type(struct json *j, struct token_draft *d)
     return k == JSON_ERROR ? j->err : OK;
 }
 
-/* What decides how the rest is read: the type of the model, and whether pieces are bytes. */
+/* Reads what decides how to read the rest: the type of the model, and whether pieces are bytes. */
 static enum err kind_read(struct json *j, struct token_draft *d)
 {
     int is_bytes = 0;
@@ -329,7 +327,7 @@ static enum err kind_read(struct json *j, struct token_draft *d)
 
 enum pass { PASS_KIND, PASS_VOCAB, PASS_SETTINGS, PASS_STEPS, PASSES };
 
-/* One pass over the file takes the members that this pass is for. */
+/* Reads those members that belong to this pass over the file. */
 static enum err member_read(struct json *j, struct token_draft *d, enum pass pass)
 {
     if (pass == PASS_KIND)
@@ -368,7 +366,7 @@ static enum err pass_run(struct json *j, struct token_draft *d, enum pass pass,
     return has_model ? OK : json_fail(j, "missing key 'model'");
 }
 
-/* `tokenizers` puts spaces between tokens where there is no decoder. */
+/* Without a decoder `tokenizers` puts spaces between tokens: unsupported. */
 static enum err decoder_check(const struct token_draft *d)
 {
     if (d->flags & TOKEN_BYTES && d->model == MODEL_UNIGRAM)

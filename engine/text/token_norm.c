@@ -1,17 +1,16 @@
 /* engine/text/token_norm.c - normalizers (utf8proc).
  *
- * Owns: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip over UTF-8 that was checked
- * before. Refuses: invalid UTF-8 (the caller checks); sentencepiece's normalizer
- * (token_charsmap.c). The fact to know: normal forms are made chunk by chunk. An ASCII character
- * never composes with what stands before it, so a chunk starts at each one, and plain ASCII is
- * copied. Combining marks are ordered here, by counting, because the library's exchange sort is
- * quadratic in their run. */
+ * Owns: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip over valid UTF-8. Refuses: invalid
+ * UTF-8 (the caller checks); sentencepiece's normalizer (token_charsmap.c). Note: text is
+ * normalized in chunks. An ASCII character never composes with the character before, so each one
+ * starts a chunk, and plain ASCII is copied. Combining marks are ordered here by counting, because
+ * utf8proc's exchange sort is quadratic in a run of marks. */
 #include "engine/text/token_impl.h"
 
 #include <string.h>
 #include <utf8proc.h>
 
-#define NORM_DECOMPOSED_MAX 32 // code points that one can become (18 in Unicode 14)
+#define NORM_DECOMPOSED_MAX 32 // most code points from one (18 in Unicode 14)
 
 enum err norm_put(struct norm_out *o, const char *p, int64_t n)
 {
@@ -35,7 +34,7 @@ static int combining_class(int32_t c)
     return utf8proc_get_property(c)->combining_class;
 }
 
-/* Stable order by combining class inside every run of marks. tmp: n code points. */
+/* Stable sort by combining class in every run of marks. tmp: n code points. */
 static void marks_order(int32_t *codes, int64_t n, int32_t *tmp)
 {
     for (int64_t from = 0, end; from < n; from = end) {
@@ -58,8 +57,8 @@ static void marks_order(int32_t *codes, int64_t n, int32_t *tmp)
     }
 }
 
-/* Characters that neither decompose nor join a neighbour, so that they end what was gathered: an
- * endless Chinese text needs no more memory than a short one. */
+/* Characters that neither decompose nor compose, so that they end a chunk: an endless Chinese text
+ * needs no more memory than a short one. */
 static int stands_apart(int32_t c)
 {
     return (c >= 0x3400 && c < 0x4dc0) || (c >= 0x4e00 && c < 0xa000) ||
@@ -68,7 +67,7 @@ static int stands_apart(int32_t c)
 
 static enum err codes_end(struct norm_out *o, int64_t n_codes, int options)
 {
-    if (n_codes == 0) // there may be no buffer yet
+    if (n_codes == 0) // the buffer may be missing
         return OK;
     TRY(scratch_grow(o->tok, BUFFER_CODES, n_codes * 8));
     int32_t *codes = o->tok->buffers[BUFFER_CODES].p;
@@ -114,7 +113,7 @@ static enum err form_run(struct norm_out *o, const char *p, int64_t n, int optio
 {
     for (int64_t i = 0, end; i < n; i = end) {
         end = i + 1;
-        if (is_ascii(p[i])) { // all of a run of ASCII but the last, which a mark may follow
+        if (is_ascii(p[i])) { // a run of ASCII but its last character, which a mark may follow
             while (end < n && is_ascii(p[end]))
                 end++;
             if (end < n && end > i + 1)
@@ -136,7 +135,7 @@ static enum err lower_run(struct norm_out *o, const char *p, int64_t n)
     for (int64_t i = 0; i < n;) {
         int n_char;
         int32_t c = utf8_at(p + i, n - i, &n_char);
-        if (c == 0x130) // the one character whose lower case is two
+        if (c == 0x130) // the only character with a lower case of two
             TRY(norm_put(o, "i\xcc\x87", 3));
         else
             TRY(out_char(o, utf8proc_tolower(c)));
@@ -161,7 +160,7 @@ static enum err replace_run(struct norm_out *o, const char *p, int64_t n, const 
     return OK;
 }
 
-/* Every match becomes `to`, an empty one too, but for one right behind a match. */
+/* Replaces every match by `to`; also empty matches, except right after a match. */
 static enum err replace_regex(struct norm_out *o, struct regex *r, const char *p, int64_t n,
                               const char *to, int64_t n_to)
 {

@@ -1,19 +1,18 @@
 /* engine/text/token_protobuf.c - tokenizer.model, SentencePiece's protobuf, into a draft.
  *
- * Owns: the wire format, as much of it as that file needs, and which field means what. Refuses:
- * fields of a type that they cannot have, groups, and what makes decoding another rule than
- * replacing U+2581 (a denormalizer). The fact to know: nothing nests deeper than a message in the
- * model's, so a length is checked against the message that it stands in, and there is no recursion.
- * Unknown fields are skipped, as protobuf wants it. */
+ * Owns: the wire format, as far as this file needs it, and the meaning of fields. Refuses: fields
+ * of a wrong type, groups, and denormalizers (decoding other than replacing U+2581). Note: there is
+ * one level of nested messages, so lengths are checked against the enclosing message without
+ * recursion. Unknown fields are skipped, as protobuf requires. */
 #include "engine/text/token_impl.h"
 
 #include <math.h>
 #include <string.h>
 
-struct proto { // a message in work
+struct proto { // a message being read
     const uint8_t *start, *at, *end;
     const char *file, *where;
-    int64_t base; // of `start` in the file
+    int64_t base; // offset of `start` in the file
 };
 
 enum proto_wire { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
@@ -59,7 +58,7 @@ static enum err fixed_next(struct proto *p, int n, uint64_t *value)
     return OK;
 }
 
-/* The next field; *found 0 at the end of the message. */
+/* The next field; *found 0: end of the message. */
 static enum err proto_next(struct proto *p, struct proto_field *f, int *found)
 {
     uint64_t key;
@@ -131,7 +130,7 @@ static enum err bool_take(const struct proto *p, const struct proto_field *f, in
     return OK;
 }
 
-/* A value of an enumeration; all those that no version of the format has are one. */
+/* An enum value; all values beyond those of the format become 99. */
 static enum err enum_take(const struct proto *p, const struct proto_field *f, int64_t *out)
 {
     TRY(wire_is(p, f, WIRE_VARINT));
@@ -211,14 +210,14 @@ static enum err piece_read(struct spm_file *s, struct proto p)
         return proto_fail(&p, "a piece without text");
     if (type == SPM_UNKNOWN && s->n_unknown++ > 0)
         return proto_fail(&p, "a second unknown piece");
-    if (type == SPM_UNUSED && s->spm.model == MODEL_BPE) // merges go on through it, and back
+    if (type == SPM_UNUSED && s->spm.model == MODEL_BPE) // merges may pass through it
         return proto_fail(&p, "unsupported unused piece of BPE");
     if (type == SPM_UNKNOWN)
         s->unk = s->n_pieces;
     return spm_piece(s->d, &s->spm, s->n_pieces++, text.p, text.n, score, type);
 }
 
-/* Pass 0 reads the settings, pass 1 the pieces, which need them. */
+/* Pass 0 reads the settings, pass 1 the pieces, which need the settings. */
 static enum err model_pass(struct spm_file *s, const char *buf, int64_t n, int pass)
 {
     const uint8_t *at = (const uint8_t *)buf;
@@ -240,7 +239,7 @@ static enum err model_pass(struct spm_file *s, const char *buf, int64_t n, int p
     }
 }
 
-/* BOS and EOS are what the trainer's names for them say, where those are control pieces. */
+/* The id of BOS or EOS, by the trainer's name for it; -1 if that is no control piece. */
 static enum err control_find(struct token_draft *d, struct spm_text name, int32_t *id)
 {
     TRY(draft_find(d, name.p, name.n, id));

@@ -1,10 +1,9 @@
 /* engine/text/token_regex.c - the patterns of pre-tokenizers, matched by PCRE2.
  *
- * Owns: the translation from the dialect that tokenizer files are written in (Oniguruma, Ruby
- * syntax), compiling, and bounded matching. Refuses: every construct on which the two dialects
- * differ or might, by name; a pattern is never silently read differently.
- * The fact to know: \s is spelled out because PCRE2's one also takes U+180E, and scripts become
- * sc:NAME because a bare name means script extensions there. */
+ * Owns: the translation from the files' dialect (Oniguruma, Ruby syntax), compiling, and bounded
+ * matching. Refuses: by name, every construct on which the dialects do or may differ; a pattern is
+ * never silently read differently. Note: \s is spelled out because PCRE2's also matches U+180E;
+ * scripts become sc:NAME because in PCRE2 a bare name means script extensions. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "engine/text/token_impl.h"
 
@@ -13,7 +12,7 @@
 #include <string.h>
 
 #define REGEX_SPACE        "\\t-\\r\\x{85}\\p{Z}"
-#define REGEX_GROWTH       24 // bytes that one byte of a pattern can become, at most
+#define REGEX_GROWTH       24 // most output bytes per byte of a pattern
 #define REGEX_NEST_MAX     64
 #define REGEX_HEAP_KIB_MAX 16384
 
@@ -29,7 +28,7 @@ struct translation {
     char *out; // owned by the caller; room for REGEX_GROWTH * n bytes
     int64_t n_out;
     int in_class;
-    const char *refused; // what is not followed; NULL: all well
+    const char *refused; // the unsupported construct; NULL: none
 };
 
 static void put(struct translation *t, const char *s, int64_t n)
@@ -72,7 +71,7 @@ static int is_category(const char *name, int64_t n)
     return 0;
 }
 
-/* \p{..} and \P{..}; at stands on the p. */
+/* Translates \p{..} and \P{..}; `at`: the p. */
 static void property(struct translation *t)
 {
     int negated = peek(t, 0) == 'P';
@@ -96,7 +95,7 @@ static void property(struct translation *t)
     t->at = end + 1;
 }
 
-/* \x{H..}, \xHH below 80, \uHHHH; at stands on the letter. */
+/* Translates \x{H..}, \xHH below 80, \uHHHH; `at`: the letter. */
 static void code_point(struct translation *t)
 {
     int braced = peek(t, 1) == '{', is_u = peek(t, 0) == 'u';
@@ -107,7 +106,7 @@ static void code_point(struct translation *t)
     if (!braced && n > want)
         n = want, end = from + want;
     int closed = end < t->n && t->in[end] == '}';
-    int wide = !braced && !is_u && n > 0 && t->in[from] >= '8'; // a raw byte there, U+00HH here
+    int wide = !braced && !is_u && n > 0 && t->in[from] >= '8'; // a byte there, U+00HH here
     if (n == 0 || (braced && (!closed || is_u)) || (!braced && n != want) || wide) {
         t->refused = "a numeric escape that is not \\x{..}, \\x00-\\x7f or \\uXXXX";
         return;
@@ -118,7 +117,7 @@ static void code_point(struct translation *t)
     t->at = end + braced;
 }
 
-/* A backslash and what it escapes; at stands on the backslash. */
+/* Translates an escape; `at`: the backslash. */
 static void escape(struct translation *t)
 {
     t->at++;
@@ -149,7 +148,7 @@ static void escape(struct translation *t)
     }
 }
 
-/* What stands after "(": only groups that mean the same in both dialects. */
+/* Translates "(...": only groups with the same meaning in both dialects. */
 static void group(struct translation *t)
 {
     static const char *const known[] = {"(?:", "(?i:", "(?=", "(?!", "(?>", "(?<=", "(?<!"};
@@ -168,7 +167,7 @@ static void group(struct translation *t)
     t->at++;
 }
 
-/* {n}, {n,}, {n,m}; at stands on the brace. */
+/* Translates {n}, {n,}, {n,m}; `at`: the brace. */
 static void repeat(struct translation *t)
 {
     int64_t end = t->at + 1;
@@ -252,7 +251,7 @@ static enum err regex_compile(struct regex *r, const char *pattern, int64_t n, c
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         return fail(e, "%s: unsupported pattern: %s", file, why);
     }
-    pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); // refused where W^X is: same matches, slower
+    pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); // fails under W^X: same matches, slower
     r->match = pcre2_match_data_create(1, NULL);
     r->context = pcre2_match_context_create(NULL);
     if (!r->match || !r->context)
@@ -310,7 +309,7 @@ enum err regex_find(struct regex *r, const char *text, int64_t n, int64_t from, 
                     int64_t *end)
 {
     // A greedy run may give back every character once, so the limit grows with the text; nested
-    // repeats, which would try all ways of cutting it, run into the limit instead of running on.
+    // repeats, which would try all ways of cutting the text, reach the limit.
     pcre2_set_match_limit(r->context, (uint32_t)min_i64(1000000 + 32 * (n - from), UINT32_MAX));
     int rc = pcre2_match(r->code, (PCRE2_SPTR)text, (size_t)n, (size_t)from, PCRE2_NO_UTF_CHECK,
                          r->match, r->context);

@@ -1,15 +1,13 @@
-/* engine/text/token_split.c - pre-tokenizers: cuts text into the words that are encoded one by
- * one.
+/* engine/text/token_split.c - pre-tokenizers: cut text into words, which are encoded one by one.
  *
- * Owns: the splitting steps of the blob and what they do with their matches. Refuses: keeping lists
- * of pieces; each step hands on one piece at a time, so memory does not grow with the text.
- * The fact to know: a step sees only its piece, as if it were a whole text: \s+(?!\S) matches at
- * the end of every piece. */
+ * Owns: the splitting steps of the blob and how they treat matches. Refuses: lists of pieces; each
+ * step passes on one piece at a time, so memory does not grow with the text. Note: a step sees its
+ * piece as a whole text: \s+(?!\S) matches at the end of every piece. */
 #include "engine/text/token_impl.h"
 
 #include <string.h>
 
-struct split_event { // a match, or what stands between two
+struct split_event { // a match, or the text between two matches
     int64_t at, end;
     int is_match;
 };
@@ -88,7 +86,7 @@ static enum err level_search(struct tokenizer *tok, int step, struct split_level
     }
 }
 
-/* *found = 0: the piece is used up. */
+/* *found = 0: the piece is finished. */
 static enum err level_event(struct tokenizer *tok, int step, struct split_event *e, int *found)
 {
     struct split_level *l = &tok->levels[step];
@@ -131,7 +129,7 @@ static int joins(enum step_behavior b, int is_match, int next_is_match)
     }
 }
 
-/* The next piece that is not empty. */
+/* The next non-empty piece. */
 static enum err level_next(struct tokenizer *tok, int step, struct split_event *piece, int *found)
 {
     enum step_behavior b = (enum step_behavior)tok->steps[step].behavior;
@@ -170,7 +168,7 @@ static int step_changes(const struct tokenizer *tok, int step)
     return kind == STEP_PREFIX_SPACE || kind == STEP_METASPACE;
 }
 
-/* A space in front of a piece that has none. */
+/* Adds a space before a piece without one. */
 static enum err prefix_put(struct tokenizer *tok, const char **text, int64_t *n)
 {
     if ((*text)[0] == ' ')
@@ -184,7 +182,7 @@ static enum err prefix_put(struct tokenizer *tok, const char **text, int64_t *n)
     return OK;
 }
 
-/* Spaces become the step's own, and one more stands in front, as its scheme says. */
+/* Replaces spaces by the step's own, and adds one in front as its scheme says. */
 static enum err metaspace_put(struct tokenizer *tok, const struct token_step *s, int is_first,
                               const char **text, int64_t *n)
 {
@@ -224,9 +222,9 @@ static enum err word_encode(struct tokenizer *tok, const char *word, int64_t n,
                                              : bpe_encode(tok, word, n, sink);
 }
 
-/* Hands a piece to step `step`, or encodes it when there is none. is_first: it starts the text, as
- * far as that matters: behind another step nobody asks (token_steps.c). *level: the step that now
- * has a piece to cut, unchanged when there is none. */
+/* Passes a piece to step `step`, or encodes it after the last step. is_first: the piece starts the
+ * text; only used by a first step (token_steps.c). *level: set to the step that now has a piece to
+ * cut, unchanged if none. */
 static enum err piece_enter(struct tokenizer *tok, int step, const char *text, int64_t n,
                             int is_first, int *level, struct token_sink *sink)
 {
@@ -252,7 +250,7 @@ enum err split_encode(struct tokenizer *tok, const char *text, int64_t n, struct
     while (level >= tok->n_normalizers) {
         struct split_event piece;
         int found;
-        if (step_changes(tok, level)) { // it holds no piece of its own
+        if (step_changes(tok, level)) { // the step holds no piece
             level--;
             continue;
         }

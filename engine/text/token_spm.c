@@ -1,10 +1,10 @@
 /* engine/text/token_spm.c - SentencePiece's vocabulary, into a draft.
  *
- * Owns: what the types of pieces mean, and the settings that follow from a model's: its one
- * normalizing step, how unknown characters end, how text is put together again. Refuses: file
- * formats; token_protobuf.c and token_gguf.c bring the pieces. The fact to know: only normal pieces
- * can come out of text by themselves. User-defined ones are cut out of the normalized text first;
- * the others have a meaning of their own. */
+ * Owns: the meaning of piece types, and the settings that follow from a model: its single
+ * normalizing step, the encoding of unknown characters, decoding. Refuses: file formats
+ * (token_protobuf.c, token_gguf.c). Note: only normal pieces result from text by merging.
+ * User-defined pieces are cut out of the normalized text first; the other types have special
+ * meanings. */
 #include "engine/text/token_impl.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ enum err spm_piece(struct token_draft *d, const struct spm *m, int64_t id, const
     return draft_piece_put(d, id, text, n, kinds[type], score);
 }
 
-/* User-defined pieces are looked for in normalized text. */
+/* User-defined pieces are searched in normalized text. */
 static enum err user_pieces(struct token_draft *d)
 {
     for (int64_t id = 0; id < d->n_vocab; id++) {

@@ -1,9 +1,9 @@
 /* engine/text/token_steps.c - the steps of tokenizer.json, into a draft.
  *
- * Owns: the meaning of normalizers, pre-tokenizers, post-processors and decoders. Refuses: every
- * other step or setting, and every order of decoders that cannot be followed one token at a time,
- * by name: ERR_INPUT "unsupported ...". The fact to know: a Sequence is opened in place; its
- * members come one by one, in order. */
+ * Owns: the meaning of normalizers, pre-tokenizers, post-processors and decoders. Refuses, by name,
+ * other steps and settings, and orders of decoders that cannot work one token at a time: ERR_INPUT
+ * "unsupported ...". Note: a Sequence is read in place; its members are handled one by one, in
+ * order. */
 #include "engine/data/json.h"
 #include "engine/text/token_impl.h"
 
@@ -12,25 +12,25 @@
 #define SEQUENCES_MAX  8 // open at once
 #define TEMPLATE_ITEMS 16
 
-struct template_id { // one id that a special token of a template stands for
+struct template_id { // one id of a special token of a template
     struct token_span name;
     int64_t id;
 };
 
-struct step_fields { // the members of one step, in whatever order they came
+struct step_fields { // the members of one step, in any order
     struct token_span type, behavior, pattern, content, prepend, replacement, scheme, charsmap;
     enum { PATTERN_NONE, PATTERN_STRING, PATTERN_REGEX } pattern_kind;
     int invert, individual_digits, add_prefix_space, use_regex, is_split, strip_left, strip_right;
     int64_t start, stop;
     struct token_span items[TEMPLATE_ITEMS]; // special tokens of the template, in order
-    int n_items, n_before, n_sequences;      // n_before: how many stand before the text
+    int n_items, n_before, n_sequences;      // n_before: items before the text
     struct template_id ids[TOKEN_EXTRA_MAX];
     int n_ids;
 };
 
 static int span_is(const struct token_draft *d, struct token_span s, const char *text)
 {
-    return d->text && s.n == strlen(text) && // NULL: no span was read yet
+    return d->text && s.n == strlen(text) && // NULL: no span read yet
            !memcmp(d->text + s.at, text, s.n);
 }
 
@@ -130,7 +130,7 @@ static enum err charsmap_next(struct json *j, struct token_draft *d, struct step
     return OK;
 }
 
-/* One member of a step that is not the list of a Sequence. */
+/* Reads one member of a step, except the list of a Sequence. */
 static enum err field_next(struct json *j, struct token_draft *d, struct step_fields *f)
 {
     struct {
@@ -176,7 +176,7 @@ static enum err unsupported(const struct token_draft *d, const char *what,
                             const struct step_fields *f)
 {
     return fail(ERR_INPUT, "%s: unsupported %s %.*s", d->file, what, (int)min_i64(f->type.n, 60),
-                d->text ? d->text + f->type.at : ""); // NULL: no string was read yet
+                d->text ? d->text + f->type.at : ""); // NULL: no string read yet
 }
 
 static enum err normalizer_end(struct token_draft *d, const struct step_fields *f)
@@ -230,7 +230,7 @@ static enum err behavior_of(const struct token_draft *d, struct token_span s, ui
                 d->text + s.at);
 }
 
-/* Old files say add_prefix_space, newer ones prepend_scheme. */
+/* Old files have add_prefix_space, newer ones prepend_scheme. */
 static enum err scheme_of(const struct token_draft *d, const struct step_fields *f,
                           uint32_t *scheme)
 {
@@ -255,7 +255,7 @@ static enum err metaspace_end(struct token_draft *d, const struct step_fields *f
     if (f->replacement.n == 0)
         return unsupported(d, "pre_tokenizer", f);
     int is_behind = d->n_steps > 0 && d->steps[d->n_steps - 1].kind >= STEP_SPLIT_REGEX;
-    if (step.behavior == PREPEND_FIRST && is_behind) // what came of one character counts as first
+    if (step.behavior == PREPEND_FIRST && is_behind) // all pieces of the first character are first
         return fail(ERR_INPUT, "%s: unsupported prepend_scheme 'first' after another step",
                     d->file);
     TRY(draft_step(d, step));
@@ -295,7 +295,7 @@ static enum err pre_tokenizer_end(struct token_draft *d, const struct step_field
     return draft_step(d, step);
 }
 
-/* Appends the ids that items [from, to) of the template stand for. */
+/* Appends the ids of the template's items [from, to). */
 static enum err template_ids(struct token_draft *d, const struct step_fields *f, int from, int to,
                              int32_t *list, int *n_list)
 {
@@ -317,22 +317,22 @@ static enum err template_ids(struct token_draft *d, const struct step_fields *f,
 
 static enum err post_processor_end(struct token_draft *d, const struct step_fields *f)
 {
-    if (span_is(d, f->type, "ByteLevel")) // trims offsets, which nobody asks for here
+    if (span_is(d, f->type, "ByteLevel")) // only trims offsets, which are unused here
         return OK;
     if (!span_is(d, f->type, "TemplateProcessing") || f->n_sequences != 1)
         return unsupported(d, "post_processor", f);
     int32_t before[TOKEN_EXTRA_MAX];
     int n_before = 0;
     TRY(template_ids(d, f, 0, f->n_before, before, &n_before));
-    for (int i = 0; i < d->n_prefix; i++) // a later template goes around an earlier one
+    for (int i = 0; i < d->n_prefix; i++) // a later template encloses an earlier one
         TRY(draft_extra(d, before, &n_before, d->prefix[i], "post_processor"));
     memcpy(d->prefix, before, sizeof *before * (size_t)n_before);
     d->n_prefix = n_before;
     return template_ids(d, f, f->n_before, f->n_items, d->suffix, &d->n_suffix);
 }
 
-/* Decoders of text come in this order, each at most once; what they do follows from which there
- * are. */
+/* Decoders of text must be in this order, each at most once; the combination decides what they
+ * do. */
 enum decoder_place { AT_SPACE = 1, AT_BYTES, AT_FUSE, AT_STRIP };
 
 static enum err decoder_place(struct token_draft *d, const struct step_fields *f, int place)
@@ -379,7 +379,7 @@ static enum err decoder_end(struct token_draft *d, const struct step_fields *f)
 
 static enum err step_end(struct token_draft *d, enum section section, const struct step_fields *f)
 {
-    if (span_is(d, f->type, "Sequence")) // its members have come one by one
+    if (span_is(d, f->type, "Sequence")) // its members have been read
         return OK;
     switch (section) {
     case SECTION_NORMALIZER:
@@ -393,7 +393,7 @@ static enum err step_end(struct token_draft *d, enum section section, const stru
     }
 }
 
-/* A step or null; Sequences are opened in place, so the steps come in order. */
+/* Reads a step or null; Sequences are read in place, so steps arrive in order. */
 enum err token_load_steps(struct json *j, struct token_draft *d, enum section section)
 {
     static const char *const lists[] = {"normalizers", "pretokenizers", "processors", "decoders"};

@@ -1,9 +1,8 @@
-/* engine/text/token_tekken.c - tekken.json: tiktoken's kind of vocabulary as Mistral writes it.
+/* engine/text/token_tekken.c - tekken.json: a vocabulary like tiktoken's, as Mistral writes it.
  *
- * Owns: its config, vocabulary and special tokens, and those that files of before version 8 leave
- * out. Refuses: what it says of images and sound.
- * The fact to know: the file lists more tokens than are used, in the order of their ranks; special
- * tokens come first, in as many places as the config keeps for them, and ranks count on behind. */
+ * Owns: the file's config, vocabulary and special tokens, and the special tokens missing in files
+ * before version 8. Refuses: images and sound. Note: the file lists more tokens than are used, by
+ * rank; special tokens have the first ids, as many as the config reserves, and ranks follow. */
 #include "engine/text/token_impl.h"
 
 #include "engine/data/json.h"
@@ -15,18 +14,18 @@
 #define TEKKEN_DEPTH     16
 #define TEKKEN_BYTES_MAX (2 * TOKEN_PIECE_BYTES_MAX) // of a token in base64
 
-/* The file is walked once for each: what comes first in it needs what comes after. */
+/* The file is read once per pass, because earlier parts need later ones. */
 enum tekken_pass { PASS_CONFIG, PASS_VOCAB, PASS_SPECIAL };
 
 struct tekken {
     struct token_draft *d;
     struct token_span pattern;
-    int64_t n_ids, n_special, version; // ids of both kinds; of them places for special tokens
-    int64_t n_read;                    // pieces, then special tokens
+    int64_t n_ids, n_special, version; // all ids; ids reserved for special tokens
+    int64_t n_read;                    // pieces so far, then special tokens
     int has_special;
 };
 
-/* Where the file itself has no list of them. */
+/* Used if the file has no list of special tokens. */
 static const char *const specials[] = {"<unk>",
                                        "<s>",
                                        "</s>",
@@ -73,8 +72,7 @@ static enum err config_next(struct tekken *t, struct json *j)
     return k == JSON_ERROR ? j->err : OK;
 }
 
-/* One {"rank", key} of a list, from behind its brace: its text, and its length, which may be more
- * than fits. */
+/* Reads one {"rank", key} of a list, after its brace: its text and length, which may exceed cap. */
 static enum err entry_next(struct json *j, const char *key, int64_t *rank, char *text, int64_t cap,
                            int64_t *n)
 {
@@ -103,7 +101,7 @@ static enum err piece_next(struct tekken *t, struct json *j)
     int64_t rank, n;
     TRY(entry_next(j, "token_bytes", &rank, text, sizeof text, &n));
     if (rank >= t->n_ids - t->n_special)
-        return OK; // beyond what is used
+        return OK; // unused
     n = n <= (int64_t)sizeof text ? base64_decode(text, n) : -1;
     if (n <= 0)
         return json_fail(j, "vocab: token %lld is not base64", (long long)rank);
@@ -187,7 +185,7 @@ static enum err config_check(const struct tekken *t)
     return OK;
 }
 
-/* The places that have no token of their own have one of a number. */
+/* Reserved ids without a token get a numbered one. */
 static enum err specials_fill(struct tekken *t)
 {
     char text[40];

@@ -1,9 +1,9 @@
-/* engine/text/token_tiktoken.c - vocabularies of tiktoken's form, and base64.
+/* engine/text/token_tiktoken.c - vocabularies in tiktoken's format, and base64.
  *
- * Owns: lines "base64 rank", and the two patterns that such files of models are meant for: Llama
- * 3's (tokenizer.model) and Qwen's (*.tiktoken). Refuses: special tokens, which stand in the config
- * beside the file. The fact to know: there is no list of merges. Of all pairs side by side the one
- * whose union has the lowest rank merges first; a pre-token that is a token is taken whole. */
+ * Owns: lines "base64 rank", and the two patterns of such models: Llama 3's (tokenizer.model) and
+ * Qwen's (*.tiktoken). Refuses: special tokens, which are in the config beside the file. Note:
+ * there is no list of merges. Among adjacent pairs, the one whose union has the lowest rank merges
+ * first; a pre-token that is a token is taken whole. */
 #include "engine/text/token_impl.h"
 
 #include <string.h>
@@ -41,7 +41,7 @@ int64_t base64_decode(char *text, int64_t n)
     return n_out;
 }
 
-/* A line's token as bytes (room for its length) and its rank; 0: the line is another thing. */
+/* A line's token as bytes (room for the line's length) and its rank; 0: another kind of line. */
 static int line_read(const char *line, int64_t n, char *bytes, int64_t *n_bytes, int64_t *rank)
 {
     const char *space = memchr(line, ' ', (size_t)n);
@@ -59,7 +59,7 @@ static int line_read(const char *line, int64_t n, char *bytes, int64_t *n_bytes,
     return *n_bytes > 0;
 }
 
-/* Without its end, and without a carriage return in front of that; *n_all: with both. */
+/* Bytes of a line without its end and a carriage return before it; *n_all: with both. */
 static int64_t line_bytes(const char *buf, int64_t n, int64_t *n_all)
 {
     const char *end = n > 0 ? memchr(buf, '\n', (size_t)n) : NULL;

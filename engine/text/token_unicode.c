@@ -1,10 +1,9 @@
-/* engine/text/token_unicode.c - the few questions that tokenizers ask about characters, and UTF-8.
+/* engine/text/token_unicode.c - character classes for tokenizers, and UTF-8.
  *
- * Owns: which characters count as space, word, number, punctuation, on top of utf8proc's tables.
- * Refuses: strings; token_norm.c has those.
- * The fact to know: the `tokenizers` library (0.23.3) normalizes, and tells punctuation, with
- * tables older than utf8proc's. The characters on which they differ, found by asking both about
- * every assigned one, are listed here; tests/token_live.py asks again. */
+ * Owns: which characters are space, word, number, punctuation, based on utf8proc's tables. Refuses:
+ * strings (token_norm.c). Note: the `tokenizers` library (0.23.3) uses older tables than utf8proc
+ * for normalization and punctuation. The characters that differ, found by comparing every assigned
+ * one, are listed here; tests/token_live.py repeats the comparison. */
 #include "engine/text/token_impl.h"
 
 #include <utf8proc.h>
@@ -115,7 +114,7 @@ int char_is_punctuation(int32_t c)
     utf8proc_category_t k = utf8proc_category(c);
     if (c < 0x80 && c > 0x20)
         return c != 0x7f && !((c | 0x20) >= 'a' && (c | 0x20) <= 'z') && !(c >= '0' && c <= '9');
-    if (c == 0x166d || c == 0x111c9) // were punctuation once
+    if (c == 0x166d || c == 0x111c9) // punctuation in older Unicode
         return 1;
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO &&
            !in_ranges(newer, sizeof newer / sizeof *newer, c);

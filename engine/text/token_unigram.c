@@ -1,9 +1,9 @@
-/* engine/text/token_unigram.c - the most probable cut of a pre-token into pieces.
+/* engine/text/token_unigram.c - cuts a pre-token into its most probable pieces.
  *
- * Owns: the pieces in order of their bytes, and the search for the best path (Viterbi). Refuses:
- * where words end, and what a character without a piece is worth to others: here it costs the
- * lowest score less 10. The fact to know: ties, and so ids, depend on how sums round. `tokenizers`
- * adds doubles, sentencepiece (0.2.3) floats; each is followed as it is. */
+ * Owns: the pieces sorted by bytes, and the search for the best path (Viterbi). Refuses: finding
+ * words. A character without a piece costs the lowest score less 10. Note: ties, and thus ids,
+ * depend on the rounding of sums. `tokenizers` adds doubles, sentencepiece (0.2.3) floats; each is
+ * reproduced. */
 #include "engine/text/token_impl.h"
 
 #include <math.h>
@@ -12,9 +12,9 @@
 
 #define UNKNOWN_PENALTY 10
 
-struct path { // the best way to have cut everything up to here
+struct path { // the best cut of the text up to here
     double score;
-    uint32_t start; // of its last piece; PATH_NONE: nothing ends here
+    uint32_t start; // start of the last piece; PATH_NONE: no path ends here
     int32_t id;
 };
 
@@ -61,7 +61,7 @@ void unigram_close(struct tokenizer *tok)
     free(tok->path_order);
 }
 
-/* First of [lo, hi), which all share `depth` bytes and are longer, whose next byte is >= c. */
+/* First in [lo, hi) whose next byte is >= c; all share `depth` bytes and are longer. */
 static uint32_t order_bound(const struct tokenizer *tok, uint32_t lo, uint32_t hi, uint32_t depth,
                             int c)
 {
@@ -75,18 +75,17 @@ static uint32_t order_bound(const struct tokenizer *tok, uint32_t lo, uint32_t h
     return lo;
 }
 
-/* Whether the path over `candidate` is better than what ends there; then it is kept. */
+/* Keeps the path over `candidate` if it is better than the one that ends there. */
 static void path_offer(const struct tokenizer *tok, struct path *to, double candidate,
                        uint32_t start, int32_t id)
 {
-    if (tok->head->flags & TOKEN_BY_SCORE) // the sum of two floats in doubles rounds as in floats
+    if (tok->head->flags & TOKEN_BY_SCORE) // a sum of two floats in double rounds to the float sum
         candidate = (float)candidate;
     if (to->start == PATH_NONE || candidate > to->score)
         *to = (struct path){candidate, start, id};
 }
 
-/* Offers every piece that starts at `at`, and the unknown token where none is its first character.
- */
+/* Offers every piece that starts at `at`, and the unknown token if none is its first character. */
 static void pieces_offer(const struct tokenizer *tok, const char *word, uint32_t at, uint32_t n,
                          uint32_t n_char, struct path *paths)
 {
@@ -95,7 +94,7 @@ static void pieces_offer(const struct tokenizer *tok, const char *word, uint32_t
     double here = paths[at].score;
     int has_single = 0;
     for (uint32_t depth = 1; lo < hi; depth++) {
-        for (; lo < hi; lo++) { // the shortest comes first; a hostile blob may have it twice
+        for (; lo < hi; lo++) { // shortest first; a bad blob may list a piece twice
             uint32_t id = tok->path_order[lo];
             if (piece_bytes(tok, id) != depth)
                 break;
@@ -113,7 +112,7 @@ static void pieces_offer(const struct tokenizer *tok, const char *word, uint32_t
     path_offer(tok, &paths[at + n_char], tok->unk_score + here, at, tok->head->unk);
 }
 
-/* A run of unknown characters: its bytes, or one unknown token. */
+/* Emits a run of unknown characters: its bytes, or one unknown token. */
 static void unknown_put(const struct tokenizer *tok, const char *p, uint32_t n,
                         struct token_sink *sink)
 {
@@ -127,7 +126,7 @@ static void unknown_put(const struct tokenizer *tok, const char *p, uint32_t n,
 enum err unigram_encode(struct tokenizer *tok, const char *word, int64_t n_word,
                         struct token_sink *sink)
 {
-    uint32_t n = (uint32_t)n_word; // TOKEN_TEXT_BYTES_MAX, and what normalizers make of it
+    uint32_t n = (uint32_t)n_word; // TOKEN_TEXT_BYTES_MAX, expanded by normalizers
     TRY(scratch_grow(tok, BUFFER_BPE, (n_word + 1) * (int64_t)sizeof(struct path)));
     struct path *paths = tok->buffers[BUFFER_BPE].p;
     for (uint32_t i = 0; i <= n; i++)
@@ -137,7 +136,7 @@ enum err unigram_encode(struct tokenizer *tok, const char *word, int64_t n_word,
         n_char = c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
         pieces_offer(tok, word, at, n, n_char, paths);
     }
-    for (uint32_t end = n; end > 0; end = paths[end].start) { // from here on score is the next end
+    for (uint32_t end = n; end > 0; end = paths[end].start) { // now score holds the next end
         if (paths[end].id < 0)
             return fail(ERR_ROW,
                         "text: a character has no token, and the model has no unknown token");
