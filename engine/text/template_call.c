@@ -1,13 +1,13 @@
 /* engine/text/template_call.c - filters (value | name(args)), attributes and methods
  * (object.name(args)).
  *
- * Owns: FILTERS and METHODS, those of Jinja's and Python's that models' templates use; the order
- * of lookup: object.x is a method first, then a key; object['x'] is a key
- * first. Refuses: methods that change their object (they are there, but calling one is an error)
- * and all names with two underscores in front. The facts: a dict with a key "items" still has the
- * method .items, and templates fall over it in Python just so; map, select and their kin give
- * iterators, which are always true and have no length, as templates that were tested against Python
- * rely on. */
+ * Owns: FILTERS and METHODS, those of Jinja's and Python's that models' templates use; the order of
+ * lookup: object.x is a method first, then a key; object['x'] is a key first. Refuses: methods that
+ * change their object (calling one is an error) and all names that start with two underscores.
+ *
+ * Note: a dict with a key "items" still has the method .items, so templates fail on such a dict as
+ * in Python; map, select etc. return iterators, which are always true and have no length, and
+ * templates rely on that. */
 #include "engine/text/template_value.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ static enum err need_str(struct mem *m, struct val v)
     return v.kind == VAL_STR ? OK : tpl_fail(m, "a string is needed, not %s", tpl_type_name(v));
 }
 
-/* A string; none when it is not given. */
+/* A string, or none if not given. */
 static enum err str_or_none(struct mem *m, struct val *v)
 {
     if (tpl_is_absent(*v))
@@ -30,14 +30,13 @@ static enum err str_or_none(struct mem *m, struct val *v)
     return v->kind == VAL_NONE ? OK : need_str(m, *v);
 }
 
-/* --- with plain parameters: a[] is bound to the names in the tables, `how` is from there too ---
- */
+/* --- with plain parameters: a[] is bound to the names in the tables, which also set `how` --- */
 
 /* One call of a filter or method. */
 struct call {
     struct mem *m;
-    struct val in;            // what the filter gets, or the method's object
-    const struct args *args;  // as they came
+    struct val in;            // the filter's input, or the method's object
+    const struct args *args;  // as passed
     struct val a[PARAMS_MAX]; // bound to the names in the table
     int how;                  // from the table
     struct val *out;
@@ -77,7 +76,7 @@ static enum err list_of(struct call *c)
     int64_t n;
     if (c->how && c->in.kind == VAL_STR)
         return tpl_slice(c->m, c->in, (struct val[]){tpl_none(), tpl_none(), tpl_int(-1)}, c->out);
-    int is_iter = c->in.kind == VAL_LIST && c->in.sub == SEQ_ITER; // reversed, it becomes a list
+    int is_iter = c->in.kind == VAL_LIST && c->in.sub == SEQ_ITER; // reverse makes a list of it
     TRY(tpl_walk(c->m, c->in, &items, &n));
     TRY(tpl_list(c->m, c->how && !is_iter ? SEQ_ITER : SEQ_LIST, n, c->out));
     for (int64_t i = 0; i < n; i++)
@@ -114,7 +113,7 @@ static enum err strip(struct call *c)
     return OK;
 }
 
-/* The filter takes anything for a text and is plain text after, the method neither. */
+/* The filter converts anything to text and returns plain text; the method does neither. */
 static enum err replace(struct call *c)
 {
     int64_t count;
@@ -162,7 +161,7 @@ static enum err indent(struct call *c)
     if (c->in.kind != VAL_STR)
         return tpl_fail(c->m, "indent needs a string, not %s", tpl_type_name(c->in));
     TRY(tpl_int_arg(c->m, c->a[0], 4, &width));
-    TRY(tpl_binary(c->m, '+', c->in, tpl_str("\n", 1), &lines)); // so that a last empty line counts
+    TRY(tpl_binary(c->m, '+', c->in, tpl_str("\n", 1), &lines)); // keeps a last empty line
     TRY(tpl_lines(c->m, lines, &lines));
     for (int64_t i = 0; i < lines.u.list->n; i++) {
         struct val line = lines.u.list->items[i];
@@ -177,7 +176,7 @@ static enum err indent(struct call *c)
     return OK;
 }
 
-/* Text as Python's int() or float() reads it: white space around, underscores between digits. */
+/* Text for Python's int() or float(): white space around, underscores between digits. */
 static int number_text(struct val v, char *buf, size_t cap)
 {
     struct val s = tpl_strip(v, tpl_none(), SIDE_BOTH);
@@ -223,7 +222,7 @@ static enum err int_of(struct call *c)
     return OK;
 }
 
-/* The filter joins the texts of anything; the method ("glue".join) takes strings only. */
+/* The filter joins the texts of any values; the method ("glue".join) accepts strings only. */
 static enum err join(struct mem *m, struct val items, struct val glue, int is_filter,
                      struct val *out)
 {
@@ -270,7 +269,7 @@ static enum err splitlines(struct call *c)
     return tpl_lines(c->m, c->in, c->out);
 }
 
-/* Does s begin (or end) with a[0], a string or any of a tuple of them? */
+/* Whether the string starts (or ends) with a[0], a string or any of a tuple. */
 static enum err has_affix(struct call *c)
 {
     int is_tuple = c->a[0].kind == VAL_LIST && c->a[0].sub == SEQ_TUPLE, yes = 0;
@@ -309,7 +308,7 @@ static enum err items_filter(struct call *c)
 
 /* --- filters of lists, by items or by their attributes --- */
 
-/* The attribute "a.b.0" of an item, or item[path] when it is no string. */
+/* The attribute "a.b.0" of an item, or item[path] if path is no string. */
 static enum err get_path(struct mem *m, struct val item, struct val path, struct val *out)
 {
     *out = item;
@@ -328,7 +327,7 @@ static enum err get_path(struct mem *m, struct val item, struct val path, struct
     return OK;
 }
 
-/* The items of v as a new list, and what to order them by: themselves or the attribute, in lower
+/* The items of v as a new list, and their sort keys: the items or their attribute, in lower
  * case. */
 static enum err keyed_copy(struct mem *m, struct val v, struct val path, struct val *items,
                            struct val *keys)
@@ -352,7 +351,7 @@ static enum err keyed_copy(struct mem *m, struct val v, struct val path, struct 
 static enum err sort(struct call *c)
 {
     struct val keys;
-    TRY(str_or_none(c->m, &c->a[1])); // by position it is something else in Jinja
+    TRY(str_or_none(c->m, &c->a[1])); // by position it means something else in Jinja
     if (c->a[1].n && memchr(c->a[1].u.s, ',', (size_t)c->a[1].n))
         return tpl_fail(c->m, "sort takes one attribute");
     TRY(keyed_copy(c->m, c->in, c->a[1], c->out, &keys));
@@ -407,10 +406,10 @@ static enum err extreme(struct call *c)
     return OK;
 }
 
-/* --- with arguments as they come --- */
+/* --- with unbound arguments --- */
 
-/* The argument that a field names: {} the next, {2} by position, {name}. *next: of {}; -1: a
- * position was given. */
+/* The argument of a format field: {} the next one, {2} by position, {name}. *next: counter of {};
+ * -1 after a field by position. */
 static enum err field_value(struct mem *m, const struct args *args, struct val field, int *next,
                             struct val *out)
 {
@@ -470,7 +469,7 @@ static enum err format(struct call *c)
     return OK;
 }
 
-/* The filter or test that argument `at` names, and the arguments behind it. */
+/* The filter or test named by argument `at`, and the arguments after it. */
 static enum err take_name(struct mem *m, const struct args *args, int at, int is_filter, int *id,
                           struct args *rest)
 {
@@ -486,7 +485,7 @@ static enum err take_name(struct mem *m, const struct args *args, int at, int is
     return OK;
 }
 
-/* The items of v and an iterator for as many; to map and select whatever is false is empty. */
+/* The items of v and an iterator of the same length; for map and select, false values are empty. */
 static enum err walk_if_any(struct mem *m, struct val v, struct val **items, int64_t *n,
                             struct val *out)
 {
@@ -550,7 +549,7 @@ static enum err pick(struct call *c)
 
 /* --- the tables --- */
 
-#define AS_THEY_CAME -1 // for n_required: the arguments are not bound to names
+#define AS_THEY_CAME -1 // as n_required: arguments are not bound to names
 
 struct callable {
     const char *name;
@@ -619,7 +618,7 @@ static const struct method {
     {VAL_DICT, {"values", dict_part, PART_VALUES, {0}}},
 };
 
-/* Methods that would change their object. */
+/* Methods that change their object. */
 static const char *const LIST_UNSAFE[] = {"append", "clear",  "extend",  "insert",
                                           "pop",    "remove", "reverse", "sort"};
 static const char *const DICT_UNSAFE[] = {"clear", "pop", "popitem", "setdefault", "update"};
@@ -644,7 +643,7 @@ static enum err call(struct mem *m, const struct callable *x, struct val in,
 
 enum err tpl_filter(struct mem *m, int id, struct val in, const struct args *args, struct val *out)
 {
-    TRY(tpl_enter(m)); // map('map', 'map', ...) nests without end
+    TRY(tpl_enter(m)); // map('map', 'map', ...) nests without bound
     TRY(call(m, &FILTERS[id], in, args, out));
     m->depth--;
     return OK;
@@ -698,7 +697,7 @@ enum err tpl_attr(struct mem *m, struct val object, struct val name, struct val 
     return OK;
 }
 
-/* The item of a string or list at `index` (from the end when negative), or undefined. */
+/* The item of a string or list at `index` (negative: from the end), or undefined. */
 static enum err item_at(struct mem *m, struct val object, int64_t index, struct val *out)
 {
     TRY(tpl_pay(m, object.kind == VAL_STR ? object.n / 64 : 0));

@@ -1,8 +1,8 @@
-/* engine/text/template_expr.c - chat template expressions to nodes, and the parser's hands.
+/* engine/text/template_expr.c - parses chat template expressions to nodes; the parser's helpers.
  *
  * Owns: precedence, literals, calls, filters, tests; the node array, the table of names. Refuses:
- * statements (template_parse.c). The one fact: chains (a + b + c, x.y.z, f|g|h) are loops here, so
- * only brackets and prefix operators recurse, and those count in p->nest. */
+ * statements (template_parse.c). Note: chains (a + b + c, x.y.z, f|g|h) are loops, so only brackets
+ * and prefix operators recurse, and p->nest counts these. */
 #include "engine/text/template_tree.h"
 
 #include <stdarg.h>
@@ -156,7 +156,7 @@ static int32_t line_of(const struct parser *p)
     return p->toks[p->at].line;
 }
 
-/* left op right, at the line of `left`. */
+/* left op right, with the line of `left`. */
 static enum err binary(struct parser *p, enum node_type type, int32_t op, int32_t left,
                        int32_t right, int32_t *out)
 {
@@ -165,7 +165,7 @@ static enum err binary(struct parser *p, enum node_type type, int32_t op, int32_
     return tpl_add(p, n, out);
 }
 
-/* ( ... ), a grouping or a tuple; [ ... ]; { key: value, ... }. */
+/* ( ... ): a grouping or a tuple; [ ... ]; { key: value, ... }. */
 static enum err brackets(struct parser *p, char close, int32_t *out)
 {
     struct node n = {.type = close == ')'   ? NODE_TUPLE
@@ -204,7 +204,7 @@ static enum err string_literal(struct parser *p, int32_t *out)
     const struct tok *k = &p->toks[p->at++];
     struct node n = {.type = NODE_STR, .line = k->line, .u.text = k->u.text};
     while (p->toks[p->at].type == TOK_STR) {
-        /* decoded literals follow each other without gaps */
+        /* decoded literals are contiguous */
         CHECK(n.u.text.at + n.u.text.n == p->toks[p->at].u.text.at);
         n.u.text.n += p->toks[p->at++].u.text.n;
     }
@@ -256,7 +256,7 @@ enum err tpl_primary(struct parser *p, int32_t *out)
     return tpl_add(p, n, out);
 }
 
-/* One bound of a slice: missing before ':' or ']'. */
+/* A bound of a slice; missing before ':' or ']'. */
 static enum err bound(struct parser *p, int32_t *out)
 {
     *out = 0;
@@ -265,7 +265,7 @@ static enum err bound(struct parser *p, int32_t *out)
     return tpl_expr(p, WITH_COND, out);
 }
 
-/* [index] or [from:to:step] behind `object`. */
+/* [index] or [from:to:step] after `object`. */
 static enum err subscript(struct parser *p, int32_t object, int32_t *out)
 {
     struct node n = {.type = NODE_ITEM, .line = line_of(p), .a = object};
@@ -285,7 +285,7 @@ static enum err subscript(struct parser *p, int32_t object, int32_t *out)
     return tpl_add(p, n, out);
 }
 
-/* .name or .0 behind `object`. */
+/* .name or .0 after `object`. */
 static enum err attribute(struct parser *p, int32_t object, int32_t *out)
 {
     struct node n = {.type = NODE_ATTR, .line = line_of(p), .a = object};
@@ -298,7 +298,7 @@ static enum err attribute(struct parser *p, int32_t object, int32_t *out)
     return tpl_add(p, n, out);
 }
 
-/* (value, ..., name=value, ...) into a list. */
+/* Parses (value, ..., name=value, ...) to a list. */
 static enum err call_args(struct parser *p, int32_t *first)
 {
     struct chain list = {0};
@@ -353,7 +353,7 @@ static enum err postfix(struct parser *p, int32_t node, int32_t *out)
     return OK;
 }
 
-/* The name of a filter or test into n->u.text and its number into n->op. One that is unknown is an
+/* Reads the name of a filter or test to n->u.text and its index to n->op. An unknown name is an
  * error, unless an `if` may keep it from running. */
 static enum err callable(struct parser *p, struct node *n)
 {
@@ -380,7 +380,7 @@ enum err tpl_filters(struct parser *p, int32_t input, int32_t *out)
     return OK;
 }
 
-/* is [not] name [args], `is` being consumed. */
+/* Parses is [not] name [args], after `is`. */
 static enum err test(struct parser *p, int32_t input, int32_t *out)
 {
     struct node n = {.type = NODE_TEST, .line = line_of(p), .a = input};
@@ -467,7 +467,7 @@ static enum err sum(struct parser *p, int32_t *out)
     return OK;
 }
 
-/* Consumes a comparison operator: its enum compare, or -1. */
+/* Consumes a comparison operator: returns its enum compare, or -1. */
 static int compare_op(struct parser *p)
 {
     static const int32_t ops[] = {

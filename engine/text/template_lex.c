@@ -1,9 +1,8 @@
 /* engine/text/template_lex.c - chat template text to tokens.
  *
- * Owns: tags, whitespace control, literals. Refuses: grammar (template_parse.c).
- * The one fact: the environment is trim_blocks + lstrip_blocks, so the newline after a block or
- * comment goes away, and so does the space before one that is first on its line; {{ }} keeps
- * both. */
+ * Owns: tags, whitespace control, literals. Refuses: grammar (template_parse.c). Note: trim_blocks
+ * and lstrip_blocks are on, so the newline after a block or comment is dropped, and so is the space
+ * before one that is first on its line; {{ }} keeps both. */
 #include "engine/text/template_tree.h"
 
 #include <errno.h>
@@ -16,11 +15,11 @@ struct lexer {
     int32_t n;     // bytes of source
     int32_t at;    // next byte
     int32_t line;
-    int32_t pool; // where the next decoded literal goes, behind the source
-    int starting; // the last match ended a line
+    int32_t pool; // position of the next decoded literal, after the source
+    int starting; // 1: the last match ended a line
     struct tok *toks;
     int32_t n_toks, cap;
-    char open[NEST_MAX]; // brackets to close
+    char open[NEST_MAX]; // stack of open brackets
     int n_open;
 };
 
@@ -39,7 +38,7 @@ static enum err lex_add(struct lexer *x, enum tok_type type, struct tok **out)
     return OK;
 }
 
-/* Moves to `to`, counting lines. */
+/* Moves to `to` and counts lines. */
 static void lex_move(struct lexer *x, int32_t to)
 {
     for (int32_t i = x->at; i < to; i++)
@@ -65,8 +64,8 @@ static int lex_is(const struct lexer *x, int32_t at, const char *what)
     return x->n - at >= n && !memcmp(x->s + at, what, (size_t)n);
 }
 
-/* End of a tag that closes with `end`, at `at`: -end eats all space after it, end (when trimmed)
- * one newline, +end nothing. Returns the byte after it, or -1 when there is none here. */
+/* End of a tag that closes with `end`, at `at`: -end drops all space after it, end (if trim) one
+ * newline, +end nothing. Returns the offset after it, or -1 if there is none here. */
 static int32_t lex_tag_end(const struct lexer *x, int32_t at, const char *end, int plus, int trim)
 {
     if (lex_is(x, at, "-") && lex_is(x, at + 1, end))
@@ -78,8 +77,8 @@ static int32_t lex_tag_end(const struct lexer *x, int32_t at, const char *end, i
     return -1;
 }
 
-/* Text before a tag, s[x->at, end): `sign` and lstrip_blocks say what of its tail goes. Consumes
- * it. */
+/* Consumes the text before a tag, s[x->at, end); `sign` and lstrip_blocks decide which part of its
+ * tail is dropped. */
 static enum err lex_data(struct lexer *x, int32_t end, char sign, int lstrip)
 {
     int32_t keep = end;
@@ -107,7 +106,7 @@ static char lex_sign(const struct lexer *x, int32_t at)
     return at < x->n && (x->s[at] == '-' || x->s[at] == '+') ? x->s[at] : 0;
 }
 
-/* "{%" at `at`, then `word` and the end of the tag: the byte after it, or -1. */
+/* "{%" at `at`, then `word` and the end of the tag: the offset after it, or -1. */
 static int32_t lex_word_tag(const struct lexer *x, int32_t at, const char *word, int plus, int trim)
 {
     at += 2 + (lex_sign(x, at + 2) != 0);
@@ -118,7 +117,7 @@ static int32_t lex_word_tag(const struct lexer *x, int32_t at, const char *word,
     return lex_tag_end(x, at, "%}", plus, trim);
 }
 
-/* {% raw %}: everything up to {% endraw %} is text. x->at is behind the opening tag. */
+/* {% raw %}: everything up to {% endraw %} is text. x->at is after the opening tag. */
 static enum err lex_raw(struct lexer *x)
 {
     for (int32_t i = x->at; i + 1 < x->n; i++) {
@@ -162,8 +161,8 @@ static int32_t hex_digits(const char *s, int32_t n)
     return v;
 }
 
-/* One escape, s[0] being the character after the backslash: its code point (-1 bad, -2 no escape:
- * keep both characters, -3 nothing: an escaped newline), and the bytes read. */
+/* One escape; s[0] is the character after the backslash. Returns its code point (-1 bad, -2 no
+ * escape: keep both characters, -3 nothing: an escaped newline); *used: bytes read. */
 static int32_t lex_escape(const char *s, int32_t n, int32_t *used)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -188,8 +187,7 @@ static int32_t lex_escape(const char *s, int32_t n, int32_t *used)
     return cp > 0x10ffff || (cp >= 0xd800 && cp < 0xe000) ? -1 : cp;
 }
 
-/* A string literal whose text is s[at, end): decoded behind the source. Decoding never lengthens.
- */
+/* Decodes a string literal with text s[at, end) to after the source. Decoding never lengthens. */
 static enum err lex_string(struct lexer *x, int32_t at, int32_t end)
 {
     struct tok *k;
@@ -260,7 +258,7 @@ static enum err lex_number(struct lexer *x)
     return OK;
 }
 
-/* Brackets must pair up; inside them "}}" and "%}" do not end the tag. */
+/* Checks that brackets pair up; inside them "}}" and "%}" do not end the tag. */
 static enum err lex_bracket(struct lexer *x, char c)
 {
     const char *closing = strchr("(){}[]", c);
@@ -307,7 +305,7 @@ static int is_name_char(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* One token inside a tag. */
+/* Reads one token inside a tag. */
 static enum err lex_inside(struct lexer *x)
 {
     char c = x->s[x->at];

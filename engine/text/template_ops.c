@@ -2,13 +2,13 @@
  * the global functions, and binding of arguments.
  *
  * Owns: + - * / // % and the signs, comparisons, slices. Refuses: integers beyond 64 bits (an
- * error, not a wrap). The one fact: // and % round towards minus infinity. */
+ * error, not a wrap). Note: // and % round towards minus infinity. */
 #include "engine/text/template_value.h"
 
 #include <math.h>
 #include <string.h>
 
-#define RANGE_MAX 100000 // items of range(), as in the sandbox that these templates are written for
+#define RANGE_MAX 100000 // most items of range(), as in the sandbox that templates are written for
 
 static enum err overflow(const struct mem *m)
 {
@@ -32,7 +32,7 @@ static enum err int_binary(struct mem *m, int op, int64_t a, int64_t b, struct v
     default: // // and %
         if (b == 0)
             return tpl_fail(m, "division by zero");
-        if (b == -1) { // the one quotient that can overflow
+        if (b == -1) { // the only quotient that can overflow
             wrapped = op != '%' && __builtin_sub_overflow((int64_t)0, a, &r);
             break;
         }
@@ -96,7 +96,7 @@ static enum err join_two(struct mem *m, struct val a, struct val b, struct val *
 {
     if (a.kind == VAL_STR) {
         struct buf buf = {0};
-        if (a.sub != b.sub) // one is Markup: the other is escaped
+        if (a.sub != b.sub) // one is Markup: escape the other
             TRY(tpl_escape(m, a.sub ? b : a, a.sub ? &b : &a));
         TRY(tpl_put(m, &buf, a.u.s, a.n));
         TRY(tpl_put(m, &buf, b.u.s, b.n));
@@ -154,7 +154,7 @@ enum err tpl_compare(struct mem *m, enum compare op, struct val a, struct val b,
     if (a.kind == VAL_UNDEFINED || b.kind == VAL_UNDEFINED)
         return tpl_fail_undefined(m, a.kind == VAL_UNDEFINED ? a : b);
     TRY(tpl_order(m, a, b, &order));
-    *out = order == 2     ? 0 // one is not a number
+    *out = order == 2     ? 0 // one is NaN
            : op == CMP_LT ? order < 0
            : op == CMP_LE ? order <= 0
            : op == CMP_GT ? order > 0
@@ -177,7 +177,7 @@ enum err tpl_sign(struct mem *m, int op, struct val a, struct val *out)
     return OK;
 }
 
-/* A bound of a slice over n items, clamped as Python does. */
+/* A bound of a slice over n items, clamped as in Python. */
 static enum err slice_bound(struct mem *m, struct val v, int64_t n, int64_t step, int64_t if_none,
                             int64_t *out)
 {
@@ -258,8 +258,8 @@ enum check {
     IS_ITERABLE,
     IS_ODD,
     IS_EVEN,
-    IS_DIVISIBLE, // this and what follows take one argument
-    IS_COMPARED,  // and an enum compare on top
+    IS_DIVISIBLE, // from here on, tests take one argument
+    IS_COMPARED,  // plus an enum compare
 };
 
 static const struct {
@@ -309,7 +309,7 @@ int tpl_test_find(struct val name)
     return -1;
 }
 
-/* Is the remainder of v by a number equal to `want`? */
+/* Whether the remainder of v by `by` equals `want`. */
 static enum err check_rest(struct mem *m, struct val v, struct val by, int64_t want, int *out)
 {
     struct val rest;

@@ -1,9 +1,8 @@
 /* engine/text/template_parse.c - chat template text to a tree: statements, and the parsed template.
  *
- * Owns: tags; opening and freeing a template. Refuses: include, import, extends, block and whatever
- * else a chat template has no file system or page layout for; call and with, which no model's
- * template uses. The one fact: a body is parsed by one function that calls itself per nested block;
- * p->nest bounds it. */
+ * Owns: tags; opening and freeing a template. Refuses: include, import, extends and block, which
+ * need a file system or a page layout; call and with, which no model's template uses. Note: bodies
+ * are parsed by one function that recurses per nested block; p->nest bounds the depth. */
 #include "engine/text/template_tree.h"
 
 #include <stdlib.h>
@@ -19,8 +18,8 @@ static enum err expect_end(struct parser *p)
 
 static enum err body(struct parser *p, const char *const *ends, int32_t *first, int *which);
 
-/* The body behind a tag that still needs its "%}", up to one of `ends` (which is consumed, its "%}"
- * too when it is the last of them). */
+/* Parses the body after a tag whose "%}" is still to come, up to one of `ends`, which is consumed
+ * (with its "%}" if it is the last of them). */
 static enum err block(struct parser *p, const char *const *ends, int32_t *first, int *which)
 {
     TRY(expect_end(p));
@@ -30,7 +29,7 @@ static enum err block(struct parser *p, const char *const *ends, int32_t *first,
     return OK;
 }
 
-/* A body in a frame of its own: there an unknown filter is an error again. */
+/* A body with its own frame: an unknown filter is an error again. */
 static enum err inner_block(struct parser *p, const char *const *ends, int32_t *first, int *which)
 {
     int soft = p->soft;
@@ -40,7 +39,7 @@ static enum err inner_block(struct parser *p, const char *const *ends, int32_t *
     return OK;
 }
 
-/* The same with one end, as "endset". */
+/* The same with a single end, e.g. "endset". */
 static enum err whole_block(struct parser *p, const char *end, int32_t *first)
 {
     const char *const ends[] = {end, NULL};
@@ -71,7 +70,7 @@ static enum err parse_if(struct parser *p, struct node *n)
     return OK;
 }
 
-/* name, name.attribute (only where a namespace may be assigned), or (a, b). */
+/* name, name.attribute (only if a namespace may be assigned), or (a, b). */
 static enum err target_item(struct parser *p, int with_namespace, int32_t *out)
 {
     const struct tok *k = &p->toks[p->at];
@@ -185,7 +184,7 @@ static enum err parse_filter_block(struct parser *p, struct node *n)
     return whole_block(p, "endfilter", &n->b);
 }
 
-/* {% generation %} marks what training masks look at; the text passes through. */
+/* {% generation %} marks text for training masks; the text is kept. */
 static enum err parse_generation(struct parser *p, struct node *n)
 {
     return whole_block(p, "endgeneration", &n->a);
@@ -288,7 +287,7 @@ static enum err parse_into(struct template *t, const char *text, int64_t n_bytes
     struct tok *toks = NULL;
     int32_t n_toks, none;
     int which;
-    /* twice: decoded string literals are kept behind the source */
+    /* twice: decoded string literals follow the source */
     t->text = malloc((size_t)n_bytes * 2 + 1);
     struct parser *p = calloc(1, sizeof *p);
     enum err e = !t->text || !p ? fail(ERR_FIT, "%s: " TEMPLATE_WHAT "no memory for %lld bytes",

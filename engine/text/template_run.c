@@ -1,12 +1,13 @@
 /* engine/text/template_run.c - runs a parsed chat template: statements and expressions.
  *
- * Owns: scopes, assignment, loops, macros, the output, and the limits of a render. Refuses: what
- * does not depend on scopes (template_call.c, template_ops.c). The facts: a loop body, a macro and
- * a block have a scope of their own, an `if` has none; what is set in a scope is gone after it,
- * which is why templates carry state in namespace(). `and` and `or` give back an operand, and
- * undefined is a value: only using it is an error. As in transformers, `tools` and `documents` are
- * always defined, as none when not given. The render's memory is an arena: scopes and values are
- * never freed one by one, but what a statement left behind is, see `release`. */
+ * Owns: scopes, assignment, loops, macros, the output, and the limits of a render. Refuses:
+ * functions independent of scopes (template_call.c, template_ops.c).
+ *
+ * Note: a loop body, a macro and a block have scopes of their own, an `if` has none; variables end
+ * with their scope, which is why templates keep state in namespace(). `and` and `or` return an
+ * operand, and undefined is a value: only its use is an error. As in transformers, `tools` and
+ * `documents` are always defined, as none if not given. The render's memory is an arena, freed
+ * after each statement, see `release`. */
 #include <string.h>
 
 #include "engine/text/template_tree.h"
@@ -24,15 +25,15 @@ struct scope {
 
 struct macro {
     const struct node *node; // NODE_MACRO
-    struct scope *scope;     // where it was defined: what its body sees
+    struct scope *scope;     // scope of its definition, visible to its body
 };
 
 struct loop {
     const struct node *node; // NODE_FOR
     struct scope *scope;
-    struct val *source; // [n_source] what is walked
+    struct val *source; // [n_source] items of the loop
     int64_t n_source, at;
-    struct val *items; // [n_items] those that passed the loop's `if`, as far as asked for
+    struct val *items; // [n_items] those that passed the loop's `if`, so far
     int64_t n_items;
     int64_t index; // from 0
 };
@@ -42,8 +43,8 @@ struct run {
     struct mem m;
     const struct template *t;
     struct scope *scope;
-    struct val *globals; // [t->n_names] what a name means outside all scopes
-    int32_t name_loop;   // or -1: not used
+    struct val *globals; // [t->n_names] values outside all scopes
+    int32_t name_loop;   // index of the name "loop"; -1: not used
     int64_t now_epoch;
     char *out; // borrowed: the caller's
     int64_t n, cap;
@@ -51,12 +52,12 @@ struct run {
 
 enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
 
-/* Runs the statements from `first` on; *flow says how they ended. */
+/* Runs the statements from `first` on; *flow: how they ended. */
 static enum err run_body(struct run *e, int32_t first, enum flow *flow);
 static enum err eval(struct run *e, int32_t node, struct val *out);
 
-/* Memory of what ran between mark_memory() and release() is given back, unless something older than
- * the mark was made to point to it (tpl_stored). */
+/* Frees memory allocated between mark_memory() and release(), unless an object older than the mark
+ * now points to it (tpl_stored). */
 struct mark {
     int64_t used, low_stored;
 };
@@ -87,7 +88,7 @@ static enum err push_scope(struct run *e, struct scope *parent)
     return OK;
 }
 
-/* The variable, or undefined. Searching is paid in steps, which run out at the next tpl_pay. */
+/* The variable, or undefined. The search costs steps, which are checked at the next tpl_pay. */
 static struct val lookup(struct run *e, int32_t name)
 {
     for (const struct scope *s = e->scope; s; s = s->parent) {
@@ -189,8 +190,8 @@ static enum err eval_args(struct run *e, int32_t first, struct args *args)
     return OK;
 }
 
-/* Takes what a body writes as a value: it is written behind the output so far, copied and taken
- * back. */
+/* Runs a body and returns its output as a value: it is written after the output so far, copied and
+ * removed. */
 static enum err capture(struct run *e, int32_t first, struct scope *parent, enum flow *flow,
                         struct val *out)
 {
@@ -209,7 +210,7 @@ static enum err capture(struct run *e, int32_t first, struct scope *parent, enum
     return OK;
 }
 
-/* The value of the macro's parameter number i: by position, by name, its default or undefined. */
+/* The value of the macro's parameter i: by position, by name, its default or undefined. */
 static enum err macro_param(struct run *e, const struct node *param, const struct args *args, int i,
                             int *n_used, struct val *out)
 {
@@ -231,7 +232,7 @@ static enum err macro_param(struct run *e, const struct node *param, const struc
     return OK;
 }
 
-/* Says which argument the macro of n_params parameters has no use for. */
+/* Reports the argument that a macro of n_params parameters does not take. */
 static enum err surplus(struct run *e, const struct node *macro, const struct args *args,
                         int n_params)
 {
@@ -273,7 +274,7 @@ static enum err call_macro(struct run *e, const struct macro *macro, const struc
 
 /* --- loop --- */
 
-/* So that n_items >= n if it can. */
+/* Fetches items until n_items >= n, if there are enough. */
 static enum err loop_fetch(struct run *e, struct loop *loop, int64_t n)
 {
     struct scope *scope = e->scope;
@@ -345,7 +346,7 @@ static enum err eval_slice(struct run *e, const struct node *n, struct val *out)
     struct val object, bounds[3];
     TRY(eval(e, n->a, &object));
     for (int i = 0; i < 3; i++)
-        TRY(eval(e, nodes[i], &bounds[i])); // node 0 is none
+        TRY(eval(e, nodes[i], &bounds[i])); // node 0: none
     e->m.line = n->line;
     return tpl_slice(&e->m, object, bounds, out);
 }
@@ -371,7 +372,7 @@ static enum err eval_call(struct run *e, const struct node *n, struct val *out)
     }
 }
 
-/* Applies the one filter (or test) n to a value. */
+/* Applies one filter (or test) n to a value. */
 static enum err apply(struct run *e, const struct node *n, struct val in, struct val *out)
 {
     struct args args;
@@ -581,7 +582,7 @@ static enum err run_if(struct run *e, const struct node *n, enum flow *flow)
     return OK;
 }
 
-/* One turn in a scope of its own. */
+/* One iteration in a scope of its own. */
 static enum err loop_turn(struct run *e, struct loop *loop, enum flow *flow)
 {
     struct mark mark = mark_memory(e);
@@ -628,7 +629,7 @@ static enum err run_for(struct run *e, const struct node *n, enum flow *flow)
     return OK;
 }
 
-/* The filters of a block are a chain whose innermost input, node 0, is the block's text. */
+/* A block's filters are a chain whose innermost input, node 0, is the block's text. */
 static enum err filter_text(struct run *e, int32_t filter, struct val *text)
 {
     if (!filter)
@@ -718,9 +719,9 @@ static enum err run_body(struct run *e, int32_t first, enum flow *flow)
     return OK;
 }
 
-/* --- what a template sees --- */
+/* --- variables of a template --- */
 
-/* What `name` means outside all scopes. */
+/* The value of `name` outside all scopes. */
 static enum err global_value(struct run *e, const struct template_input *in, struct val name,
                              struct val *out)
 {

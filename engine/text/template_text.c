@@ -1,9 +1,9 @@
-/* engine/text/template_text.c - values as text, and text from text: str(), repr() and json.dumps of
- * Python; case, replace, split, lines, HTML escapes, strftime.
+/* engine/text/template_text.c - values to text, and text to text: Python's str(), repr() and
+ * json.dumps; case, replace, split, lines, HTML escapes, strftime.
  *
- * Refuses: to print what has no stable text (functions, iterators). The one fact: templates print
- * True, None and {'a': 1}, not JSON, unless they say tojson; and text marked safe (Markup) stays
- * so, and escapes what is put into it. */
+ * Refuses: values without a stable text (functions, iterators). Note: templates print True, None
+ * and {'a': 1}, not JSON, unless they use tojson; text marked safe (Markup) stays safe and escapes
+ * text added to it. */
 #include "engine/text/template_value.h"
 
 #include <inttypes.h>
@@ -23,7 +23,7 @@ enum err tpl_put(struct mem *m, struct buf *b, const char *s, int64_t n)
         void *p;
         TRY(tpl_take(m, more, 1, &p));
         if (b->p && (uint8_t *)p == (uint8_t *)b->p + round_up(b->cap, 16)) {
-            b->cap = (char *)p - b->p + more; // nothing was carved since: it grows in place
+            b->cap = (char *)p - b->p + more; // last block of the arena: grows in place
         } else {
             m->arena.used = (uint8_t *)p - m->arena.base;
             TRY(tpl_take(m, b->cap + more, 1, &p));
@@ -55,7 +55,7 @@ struct val tpl_buf_str(const struct buf *b)
     return tpl_str(b->p ? b->p : "", b->n);
 }
 
-/* n spaces; the number comes from the template. */
+/* n spaces; n comes from the template, so it is paid in steps. */
 enum err tpl_put_spaces(struct mem *m, struct buf *b, int64_t n)
 {
     static const char spaces[] = "                ";
@@ -67,7 +67,7 @@ enum err tpl_put_spaces(struct mem *m, struct buf *b, int64_t n)
     return OK;
 }
 
-/* repr of f into out (32 bytes): the fewest digits that read back as f. Returns the bytes. */
+/* repr of f to out (32 bytes): the fewest digits that read back as f. Returns the length. */
 static int float_text(double f, char *out)
 {
     if (!isfinite(f))
@@ -89,7 +89,7 @@ static enum err put_number(struct mem *m, struct buf *b, struct val v)
     return tpl_put(m, b, s, n);
 }
 
-/* As repr() judges. */
+/* As in repr(). */
 static int is_printable(int32_t cp)
 {
     if (cp < 0x80)
@@ -109,7 +109,7 @@ static int is_printable(int32_t cp)
     }
 }
 
-/* 'text', or "text" when there are only single quotes inside. */
+/* 'text', or "text" if it contains ' but no ". */
 static enum err put_quoted(struct mem *m, struct buf *b, const char *s, int64_t n)
 {
     char quote = memchr(s, '\'', (size_t)n) && !memchr(s, '"', (size_t)n) ? '"' : '\'';
@@ -417,7 +417,7 @@ enum err tpl_replace(struct mem *m, struct val s, struct val from, struct val to
     return OK;
 }
 
-/* Cuts `rest` at its first separator (NULL: white space): 0 when there is none. */
+/* Cuts `rest` at its first separator (NULL: white space); returns 0 if there is none. */
 static int split_once(struct val *rest, const struct val *sep, struct val *piece)
 {
     int64_t at = sep ? tpl_find(rest->u.s, rest->n, sep->u.s, sep->n) : 0, after = at;
@@ -469,7 +469,7 @@ enum err tpl_split(struct mem *m, struct val s, struct val sep, int64_t limit, s
     return OK;
 }
 
-/* Bytes of the line break at s[i]; 0 when there is none. */
+/* Bytes of the line break at s[i]; 0: none. */
 static int64_t line_break(struct val s, int64_t i)
 {
     int32_t cp, bytes = tpl_decode(s.u.s + i, s.n - i, &cp);

@@ -1,10 +1,10 @@
-/* engine/text/template_tree.h - tokens and the flat tree of a parsed chat template. Internal to
- * template*.c.
+/* engine/text/template_tree.h - tokens and the flat tree of a parsed chat template. For template*.c
+ * only.
  *
- * Owns: the shape of the tree, and the parser's state. Nodes live in one array; a child is an
- * index, 0 is none, and lists are chained through `next`. `depth` bounds the recursion of
- * everything that walks the tree. Calls go one way: template_parse.c (statements) calls
- * template_expr.c (expressions), and both read what template_lex.c made. */
+ * Owns: the tree's layout, and the parser's state. Nodes are in one array; a child is an index, 0
+ * is none, and lists are linked through `next`. `depth` bounds the recursion of every tree walk.
+ * Calls go one way: template_parse.c (statements) calls template_expr.c (expressions); both read
+ * template_lex.c's tokens. */
 #ifndef ENGINE_TEXT_TEMPLATE_TREE_H
 #define ENGINE_TEXT_TEMPLATE_TREE_H
 
@@ -31,7 +31,7 @@ enum tok_type {
     TOK_STR,
     TOK_INT,
     TOK_FLOAT,
-    TOK_OP, // op: the character, or OP2 of two
+    TOK_OP, // op: the character, or OP2 of two characters
 };
 
 struct tok {
@@ -58,7 +58,7 @@ enum node_type {
     NODE_SLICE,   // a[b:c:d]
     NODE_CALL,    // a(list b of values, then NODE_KWARG)
     NODE_KWARG,   // u.text = a
-    NODE_FILTER,  // a | op(list b); a = 0: the text of a block; op = -1: unknown, u.text names it
+    NODE_FILTER,  // a | op(list b); a = 0: a block's text; op = -1: unknown name u.text
     NODE_TEST,    // a is op(list b)
     NODE_NOT,     // not a
     NODE_SIGN,    // op a; op: '-' or '+'
@@ -108,22 +108,22 @@ struct template
 {
     char *file;         // owned
     char *text;         // owned: the source, newlines made \n, then the decoded string literals
-    struct node *nodes; // owned; nodes[0] is none
+    struct node *nodes; // owned; nodes[0] is unused
     struct text *names; // owned; [n_names]
     int32_t n_nodes, n_names;
     int32_t body; // first statement
-    char *broken; // owned: why the text cannot be used; NULL: it can
+    char *broken; // owned: why the template is unusable; NULL: usable
 };
 
-/* Cuts the source in t->text[0, n_text) into tokens, decoding string literals behind it (the buffer
- * holds twice n_text). *toks is owned by the caller, also on error. ERR_INPUT, ERR_FIT. */
+/* Cuts the source in t->text[0, n_text) into tokens; decoded string literals are written after it
+ * (the buffer holds twice n_text). The caller frees *toks, also on error. ERR_INPUT, ERR_FIT. */
 enum err tpl_lex(struct template *t, int32_t n_text, struct tok **toks, int32_t *n_toks);
 
 /* ERR_INPUT "FILE: chat template: line L: ...". */
 enum err tpl_syntax(const struct template *t, int32_t line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Doubles *items (of `item_bytes`) when n == *cap. ERR_FIT. */
+/* Doubles *items (of `item_bytes`) if n == *cap. ERR_FIT. */
 enum err tpl_grow(const struct template *t, void **items, int32_t n, int32_t *cap,
                   size_t item_bytes);
 
@@ -132,19 +132,19 @@ struct parser {
     const struct tok *toks; // borrowed; ends with TOK_EOF
     int32_t at;             // next token
     int32_t cap_nodes, cap_names;
-    int nest;                     // open brackets and blocks
-    int soft;                     // inside an `if` branch: unknown filters fail when they run
-    int loops;                    // open for bodies, so that break and continue have one
+    int nest;                     // number of open brackets and blocks
+    int soft;                     // inside an `if` branch: unknown filters fail at run time
+    int loops;                    // number of open for bodies, for break and continue
     int32_t slots[NAMES_MAX * 2]; // hash table of the names, at most half full: index + 1
 };
 
-/* A list being built through `next`. */
+/* A list being built, linked through `next`. */
 struct chain {
     int32_t first, last;
 };
 
-/* Adds the node, with its depth from its children a to e and their lists. ERR_INPUT when too high.
- */
+/* Adds the node; its depth follows from its children a to e and their lists. ERR_INPUT: too
+ * high. */
 enum err tpl_add(struct parser *p, struct node node, int32_t *out);
 void tpl_append(struct parser *p, struct chain *list, int32_t node);
 /* Index of a variable name. */
@@ -156,19 +156,18 @@ int tpl_skip_op(struct parser *p, int32_t op);
 int tpl_skip_word(struct parser *p, const char *word);
 enum err tpl_expect_op(struct parser *p, int32_t op);
 enum err tpl_expect_name(struct parser *p, struct text *out);
-/* ERR_INPUT "expected `wanted`, found ..." about the token at hand. */
+/* ERR_INPUT "expected `wanted`, found ..." about the current token. */
 enum err tpl_unexpected(const struct parser *p, const char *wanted);
-/* One more open bracket or block; pair with p->nest--. */
+/* Counts an open bracket or block; pair with p->nest--. */
 enum err tpl_enter_nest(struct parser *p);
 
-enum cond { NO_COND, WITH_COND }; // may an expression have `if` and `else`?
+enum cond { NO_COND, WITH_COND }; // whether an expression may have `if` and `else`
 
 enum err tpl_expr(struct parser *p, enum cond cond, int32_t *out);
 /* An expression, or a tuple without parentheses. */
 enum err tpl_tuple(struct parser *p, enum cond cond, int32_t *out);
 enum err tpl_primary(struct parser *p, int32_t *out);
-/* name(args) | name ... applied to `input` (0: a block's text). The first name is not yet
- * consumed. */
+/* Parses name(args) | name ... applied to `input` (0: a block's text), from the first name on. */
 enum err tpl_filters(struct parser *p, int32_t input, int32_t *out);
 
 #endif

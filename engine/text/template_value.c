@@ -1,9 +1,8 @@
 /* engine/text/template_value.c - memory, characters, values and their comparison: see
  * template_value.h.
  *
- * Refuses: integers beyond 64 bits. The one fact: a dict is an array searched from its start; that
- * is paid in steps, so a large one is slow but bounded. Lengths and indices count code points,
- * never bytes. */
+ * Refuses: integers beyond 64 bits. Note: a dict is an array searched from its start, paid in
+ * steps: a large one is slow but bounded. Lengths and indices count code points, never bytes. */
 #include "engine/text/template_value.h"
 
 #include <float.h>
@@ -24,7 +23,7 @@ enum err tpl_fail(const struct mem *m, const char *fmt, ...)
     if (n >= (int)sizeof what) {
         for (n = sizeof what - 1; n > 0 && ((unsigned char)what[n - 1] & 0xc0) == 0x80; n--)
             ;
-        what[max_i64(n - 1, 0)] = 0; // not half a character: this becomes JSON
+        what[max_i64(n - 1, 0)] = 0; // cuts at a character: the text becomes JSON
     }
     return fail(ERR_ROW, "%s: chat template: line %d: %s", m->file, m->line, what);
 }
@@ -242,7 +241,7 @@ int tpl_hashable(struct val v)
     if (v.kind == VAL_LIST && v.sub == SEQ_TUPLE) {
         for (int64_t i = 0; i < v.u.list->n; i++) {
             if (v.u.list->items[i].kind == VAL_LIST || v.u.list->items[i].kind == VAL_DICT)
-                return 0; // a tuple in a tuple is refused as well: no template uses one as a key
+                return 0; // nested tuples are refused too: no template uses one as a key
         }
         return 1;
     }
@@ -339,7 +338,7 @@ static enum err from_object(struct mem *m, const json_t *j, struct val *out)
     struct dict *d = out->u.dict;
     json_object_foreach((json_t *)(uintptr_t)j, key, item)
     {
-        /* keys of one object differ, so nothing is searched; jansson refuses NUL in keys */
+        /* keys of one object are unique, so no search; jansson refuses NUL in keys */
         struct pair *pair = &d->pairs[d->n++];
         pair->key = tpl_str(key, (int64_t)strlen(key));
         TRY(tpl_from_json(m, item, &pair->value));
@@ -418,7 +417,7 @@ int tpl_truth(struct val v)
     case VAL_STR:
         return v.n != 0;
     case VAL_LIST:
-        return v.sub == SEQ_ITER || v.u.list->n != 0; // an iterator is true even when empty
+        return v.sub == SEQ_ITER || v.u.list->n != 0; // an iterator is true even if empty
     case VAL_DICT:
         return v.u.dict->n != 0;
     default:
@@ -458,8 +457,7 @@ static enum err equal_dicts(struct mem *m, const struct dict *a, const struct di
     return OK;
 }
 
-/* Order of two numbers; 2 when one is not a number. A long double holds each int and each double
- * exactly. */
+/* Order of two numbers; 2 if one is NaN. A long double holds each int and double exactly. */
 static int order_numbers(struct val a, struct val b)
 {
     long double x = a.kind == VAL_FLOAT ? (long double)a.u.f : (long double)a.u.i;
@@ -599,7 +597,7 @@ enum err tpl_walk(struct mem *m, struct val v, struct val **items, int64_t *n)
 
 enum err tpl_sort(struct mem *m, struct val *items, struct val *keys, int64_t n, int reverse)
 {
-    for (int64_t i = 1; i < n; i++) { // by insertion: templates sort a few names
+    for (int64_t i = 1; i < n; i++) { // insertion sort: templates sort a few names
         struct val item = items[i], key = keys[i];
         int64_t at = i;
         for (int order; at > 0; at--) {

@@ -1,14 +1,14 @@
-/* engine/text/template_value.h - what chat template expressions compute with: Python's values and
- * their text, in an arena, and the functions of them. Internal to template*.c.
+/* engine/text/template_value.h - the values of chat template expressions: Python's values and their
+ * text, in an arena, and functions on them. For template*.c only.
  *
  * Owns: values, their memory, text, operators, filters, tests and methods. Refuses: scopes; no
- * function here can change a value that it was given. Every function that can take long pays with
- * steps, every one that recurses on data pays with depth, and every failure is ERR_ROW with the
- * line at hand. Strings are UTF-8 (sources and JSON are checked before), borrowed from the input,
- * the template or the arena; nothing is freed before the render ends.
+ * function changes a value passed to it. Functions that can run long pay steps, functions that
+ * recurse on data pay depth, and every failure is ERR_ROW with the current line. Strings are UTF-8
+ * (sources and JSON are checked before), borrowed from the input, the template or the arena;
+ * nothing is freed before the render ends.
  *
  * Calls go one way: template_value.c, then template_text.c, template_ops.c, template_call.c, and
- * template_run.c on top. Functions that these files and the parser share begin with tpl_. */
+ * template_run.c on top. Functions shared by these files and the parser start with tpl_. */
 #ifndef ENGINE_TEXT_TEMPLATE_VALUE_H
 #define ENGINE_TEXT_TEMPLATE_VALUE_H
 
@@ -18,15 +18,15 @@
 #include "kernels/base/arena.h"
 
 enum val_kind {
-    VAL_UNDEFINED, // s: what was undefined, for messages; n bytes; sub: enum undefined_why
+    VAL_UNDEFINED, // s: the undefined name, for messages; n bytes; sub: enum undefined_why
     VAL_NONE,
     VAL_BOOL,      // i
     VAL_INT,       // i
     VAL_FLOAT,     // f
-    VAL_STR,       // s, n bytes; sub: 1 when it is Markup (escapes what is added to it)
+    VAL_STR,       // s, n bytes; sub: 1 for Markup (escapes text added to it)
     VAL_LIST,      // list; sub: enum seq
     VAL_DICT,      // dict
-    VAL_NAMESPACE, // dict, but assignable and equal only to itself
+    VAL_NAMESPACE, // dict, but assignable, and equal only to itself
     VAL_MACRO,     // ptr: struct macro
     VAL_LOOP,      // ptr: struct loop
     VAL_METHOD,    // bound
@@ -36,7 +36,7 @@ enum val_kind {
 enum undefined_why {
     UNDEFINED_MISSING, // no such name, key or attribute
     UNDEFINED_ABSENT,  // an argument that was not given
-    UNDEFINED_UNSAFE,  // a method that would change its object
+    UNDEFINED_UNSAFE,  // a method that changes its object
 };
 
 enum seq {
@@ -44,7 +44,7 @@ enum seq {
     SEQ_TUPLE,
     SEQ_RANGE, // indexable, but no list
     SEQ_VIEW,  // of a dict: has a length, no index
-    SEQ_ITER,  // can be walked once
+    SEQ_ITER,  // can be iterated once
 };
 
 struct val {
@@ -65,7 +65,7 @@ struct val {
 struct list {
     struct val *items; // [n]
     int64_t n;
-    int spent; // SEQ_ITER that was walked
+    int spent; // SEQ_ITER: 1 after iteration
 };
 
 struct pair {
@@ -82,18 +82,18 @@ struct bound {
     int method; // index into the table of template_call.c
 };
 
-/* The budget of one render. */
+/* The limits of one render. */
 struct mem {
     struct arena arena;
     int64_t steps_left;
     int depth;
-    int32_t line;       // of the node at hand, for messages
+    int32_t line;       // of the current node, for messages
     const char *file;   // borrowed: the template's
-    int64_t low_stored; // least arena offset of an object that was given a value since it was
-                        // reset: what was carved after that object must stay (see `release`)
+    int64_t low_stored; // least arena offset of an object that received a value since the last
+                        // reset: memory allocated after it must stay (see `release`)
 };
 
-/* Text that grows; its bytes are in the arena. */
+/* Growing text; its bytes are in the arena. */
 struct buf {
     char *p;
     int64_t n, cap;
@@ -102,31 +102,31 @@ struct buf {
 /* ---- template_value.c: memory, characters, containers, comparison */
 
 enum err tpl_fail(const struct mem *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* "'name' is undefined", or refused: v is VAL_UNDEFINED. */
+/* "'name' is undefined", or refused; v is VAL_UNDEFINED. */
 enum err tpl_fail_undefined(const struct mem *m, struct val v);
-/* Pays n steps. ERR_ROW when they are used up. */
+/* Pays n steps. ERR_ROW: none left. */
 enum err tpl_pay(struct mem *m, int64_t n);
 /* One level deeper; pair with m->depth--. */
 enum err tpl_enter(struct mem *m);
-/* n * item_bytes bytes, uninitialised. ERR_ROW at the limit. */
+/* n * item_bytes bytes, uninitialised. ERR_ROW: limit reached. */
 enum err tpl_take(struct mem *m, int64_t n, int64_t item_bytes, void **out);
-/* Notes that the object at p was given a value. */
+/* Records that the object at p received a value. */
 void tpl_stored(struct mem *m, const void *p);
 
 /* Code point at s (n >= 1 bytes left); returns its bytes. */
 int32_t tpl_decode(const char *s, int64_t n, int32_t *cp);
 /* Writes cp (1 to 4 bytes); returns the bytes. */
 int32_t tpl_encode(int32_t cp, char *out);
-/* 1 when s[0, n) is UTF-8 without surrogates. */
+/* 1 if s[0, n) is UTF-8 without surrogates. */
 int tpl_is_utf8(const char *s, int64_t n);
 /* Byte offset of code point number `index` (0 .. count). */
 int64_t tpl_offset(const char *s, int64_t n, int64_t index);
 int tpl_is_space(int32_t cp); // Python's str.isspace
-/* First place of `what` in s, or -1. */
+/* Offset of the first `what` in s, or -1. */
 int64_t tpl_find(const char *s, int64_t n, const char *what, int64_t n_what);
 
 enum side { SIDE_LEFT = 1, SIDE_RIGHT = 2, SIDE_BOTH = 3 };
-/* The string s without the code points of `chars` (no string: white space) at those ends. */
+/* The string s without the code points of `chars` (not a string: white space) at those ends. */
 struct val tpl_strip(struct val s, struct val chars, enum side side);
 
 struct val tpl_undefined(const char *name, int64_t n);
@@ -139,10 +139,10 @@ struct val tpl_str(const char *s, int64_t n);
 enum err tpl_list(struct mem *m, enum seq seq, int64_t n, struct val *out);
 enum err tpl_dict(struct mem *m, int64_t cap, struct val *out);
 enum err tpl_dict_set(struct mem *m, struct dict *d, struct val key, struct val value);
-/* The value under `key`, or NULL. ERR_ROW when the key cannot be one. */
+/* The value under `key`, or NULL. ERR_ROW: the key is not hashable. */
 enum err tpl_dict_find(struct mem *m, const struct dict *d, struct val key, struct val **out);
 enum part { PART_KEYS, PART_VALUES, PART_ITEMS };
-/* A list of its keys, values or (key, value) tuples. */
+/* A list of the dict's keys, values or (key, value) tuples. */
 enum err tpl_dict_list(struct mem *m, const struct dict *d, enum part part, enum seq seq,
                        struct val *out);
 enum err tpl_from_json(struct mem *m, const json_t *j, struct val *out);
@@ -157,12 +157,12 @@ int tpl_hashable(struct val v);
 int tpl_truth(struct val v);
 const char *tpl_type_name(struct val v);
 enum err tpl_equal(struct mem *m, struct val a, struct val b, int *out);
-/* *out is -1, 0, 1, or 2 when a NaN is compared. ERR_ROW for values without order. */
+/* *out is -1, 0, 1, or 2 if one is NaN. ERR_ROW: values without order. */
 enum err tpl_order(struct mem *m, struct val a, struct val b, int *out);
 enum err tpl_contains(struct mem *m, struct val container, struct val item, int *out);
-/* The items that `for` would see. An iterator is spent by it. ERR_ROW when v cannot be walked. */
+/* The items that `for` iterates over; spends an iterator. ERR_ROW: v is not iterable. */
 enum err tpl_walk(struct mem *m, struct val v, struct val **items, int64_t *n);
-/* len(v), or -1 when it has none. */
+/* len(v); -1: it has none. */
 int64_t tpl_length(struct val v);
 /* Stable sort of items by keys[i] (both [n], both reordered). */
 enum err tpl_sort(struct mem *m, struct val *items, struct val *keys, int64_t n, int reverse);
@@ -179,24 +179,24 @@ enum err tpl_put_str(struct mem *m, struct buf *b, struct val v);
 
 struct json_style {
     int ensure_ascii;
-    int64_t indent;         // spaces of one level; -1: all on one line
+    int64_t indent;         // spaces per level; -1: all on one line
     struct val item, colon; // separators
 };
 
 enum err tpl_put_json(struct mem *m, struct buf *b, struct val v, const struct json_style *style);
 
 enum text_case { CASE_UPPER, CASE_LOWER, CASE_CAPITALIZE, CASE_TITLE, CASE_FILTER_TITLE };
-/* CASE_TITLE: upper case for letters behind what is no letter; CASE_FILTER_TITLE: behind white
- * space and - ( { [ <. One code point becomes one code point, but for the German sharp s. */
+/* CASE_TITLE: upper case after non-letters; CASE_FILTER_TITLE: after white space and - ( { [ <. One
+ * code point maps to one, except the German sharp s. */
 enum err tpl_case(struct mem *m, struct val s, enum text_case how, struct val *out);
-/* The first `count` of `from` become `to` (-1: all). */
+/* Replaces the first `count` of `from` by `to` (-1: all). */
 enum err tpl_replace(struct mem *m, struct val s, struct val from, struct val to, int64_t count,
                      struct val *out);
-/* A list of the pieces between separators (no string: white space), cut at most `limit` times (-1:
- * always). */
+/* A list of the parts between separators (not a string: white space), at most `limit` cuts (-1:
+ * all). */
 enum err tpl_split(struct mem *m, struct val s, struct val sep, int64_t limit, struct val *out);
 enum err tpl_lines(struct mem *m, struct val s, struct val *out);
-/* HTML, as what is added to Markup becomes. */
+/* HTML-escapes text, as for text added to Markup. */
 enum err tpl_escape(struct mem *m, struct val s, struct val *out);
 /* The time, seconds since 1970, in UTC and the C locale. */
 enum err tpl_strftime(struct mem *m, struct val format, int64_t epoch, struct val *out);
@@ -211,7 +211,7 @@ enum err tpl_compare(struct mem *m, enum compare op, struct val a, struct val b,
 /* `op`: + - * / %, or OP2('/', '/'). */
 enum err tpl_binary(struct mem *m, int op, struct val a, struct val b, struct val *out);
 enum err tpl_sign(struct mem *m, int op, struct val a, struct val *out);
-/* object[from:to:step]; absent bounds are VAL_NONE. */
+/* object[from:to:step]; missing bounds are VAL_NONE. */
 enum err tpl_slice(struct mem *m, struct val object, const struct val bounds[3], struct val *out);
 
 struct kwarg {
@@ -227,17 +227,17 @@ struct args {
 
 #define PARAMS_MAX 3
 
-/* Parameter names in order; a call binds positions and names to them. */
+/* Parameter names in order; a call binds positional and named arguments to them. */
 struct params {
     int n_required;
     const char *names[PARAMS_MAX];
 };
 
-/* Fills bound[]: VAL_UNDEFINED with sub UNDEFINED_ABSENT where nothing was given. ERR_ROW for
- * surplus, unknown, doubled or missing arguments; `what` names the callee. */
+/* Fills bound[]; arguments not given are VAL_UNDEFINED with sub UNDEFINED_ABSENT. ERR_ROW: surplus,
+ * unknown, duplicate or missing arguments; `what` names the callee. */
 enum err tpl_bind(struct mem *m, const char *what, const struct params *params,
                   const struct args *args, struct val bound[PARAMS_MAX]);
-/* v as an int, or `fallback` when it is not given. ERR_ROW for anything else. */
+/* v as an int; `fallback` if not given. ERR_ROW: another type. */
 enum err tpl_int_arg(struct mem *m, struct val v, int64_t fallback, int64_t *out);
 
 int tpl_test_find(struct val name); // or -1
@@ -253,9 +253,9 @@ enum err tpl_namespace_set(struct mem *m, struct val namespace, struct val name,
 
 int tpl_filter_find(struct val name); // or -1
 enum err tpl_filter(struct mem *m, int id, struct val in, const struct args *args, struct val *out);
-/* object.name: a method, then a key. ERR_ROW for attributes of undefined and for __names__. */
+/* object.name: a method, then a key. ERR_ROW: attributes of undefined, and __names__. */
 enum err tpl_attr(struct mem *m, struct val object, struct val name, struct val *out);
-/* object[key]: an item, then (for a string key) a method; undefined when there is none. */
+/* object[key]: an item, then (for a string key) a method; undefined if there is none. */
 enum err tpl_item(struct mem *m, struct val object, struct val key, struct val *out);
 enum err tpl_method(struct mem *m, const struct bound *bound, const struct args *args,
                     struct val *out);
