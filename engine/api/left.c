@@ -41,8 +41,7 @@ static void look(struct left *l, struct run *r, int begins)
     struct work work = r->work;
     struct plan_time t;
     struct setting set = run_setting(r);
-    const struct under_way now = {.live = begins ? NULL : left_live_row,
-                                  .ctx = &r->engine.batches};
+    const struct under_way now = {.live = begins ? NULL : left_live_row, .ctx = &r->engine.batches};
     left_stops(r, work.stops);
     job_work_waiting(r->job, &work);
     l->costs = r->costs;

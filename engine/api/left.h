@@ -22,8 +22,8 @@ void left_begin(struct left *l, struct run *r, int again);
 void left_pass(struct left *l, struct run *r, double measured_s, double predicted_s);
 /* Seconds to the end of the run; negative: not known. */
 double left_seconds(const struct left *l, const struct engine *e);
-/* The chance that a row stops after a token, as rows of this run did so far; an eighth that few rows
- * came to is taken to be like the mean of all. */
+/* The chance that a row stops after a token, as rows of this run did so far. An eighth that few
+ * rows came to counts as the mean of all. */
 void left_stops(const struct run *r, double stops[WORK_EIGHTHS]);
 /* The rows that a simulation of what is left begins with; ctx: the engine's batches. */
 int left_live_row(void *batches, int batch, int seat, struct live_row *row);

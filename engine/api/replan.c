@@ -15,8 +15,8 @@
 #define MEMORY_S     0.5
 #define SHOWS_S      2.0 // and PASSES passes: a run that says something to those to come
 #define SHOWS_PASSES 4
-#define TEXTS        16 // lines kept for the summary
-#define ENDED_ROWS   8 // that stop before max_tokens until their lengths are looked at
+#define TEXTS        16  // lines kept for the summary
+#define ENDED_ROWS   8   // that stop before max_tokens until their lengths are looked at
 #define SHORTER      0.9 // of the KV that the plan has for a row: less is worth a look
 #define CODE_BYTES   ((int64_t)24 << 20)
 

@@ -368,8 +368,8 @@ json_t *report_summary_done(const struct job_counts *counts, enum err err, const
 {
     const struct report_figures f = {.counts = *counts};
     json_t *root = json_object();
-    put(root, "model", json_string(r->opened.model.name ? r->opened.model.name : ""));
-    put(root, "dummy_weights", json_boolean(r->opened.model.dummy));
+    put(root, "model", json_string(r->model->name ? r->model->name : ""));
+    put(root, "dummy_weights", json_boolean(r->model->dummy));
     put_counts(root, &f, r);
     put(root, "version", json_string(SLUICE_VERSION));
     put(root, "exit_code", json_integer(err));

@@ -159,9 +159,9 @@ void sluice_close(struct sluice *s)
 
 int sluice_model(struct sluice *s, struct sluice_model *model)
 {
-    const struct tokenizer *tok = s->run.opened.tokenizer;
+    const struct tokenizer *tok = s->run.session->opened.tokenizer;
     enter(s);
-    *model = (struct sluice_model){.context = s->run.opened.model.shape.context,
+    *model = (struct sluice_model){.context = s->run.model->shape.context,
                                    .bos = tok ? tokenizer_bos(tok) : -1,
                                    .eos = tok ? tokenizer_eos(tok) : -1};
     return leave(s, OK);
@@ -172,7 +172,8 @@ int sluice_model(struct sluice *s, struct sluice_model *model)
 static enum err enter_text(struct sluice *s)
 {
     enter(s);
-    return s->run.opened.tokenizer ? OK : fail(ERR_INPUT, "%s: has no tokenizer", s->model);
+    return s->run.session->opened.tokenizer ? OK
+                                            : fail(ERR_INPUT, "%s: has no tokenizer", s->model);
 }
 
 /* What is a bad row in a job is a bad argument here. */
@@ -187,7 +188,8 @@ int sluice_encode(struct sluice *s, const char *text, int64_t n, int add_special
     *ids = NULL;
     enum err err = enter_text(s);
     if (err == OK)
-        err = tokenizer_encode_all(s->run.opened.tokenizer, text, n, add_special, ids, n_ids);
+        err = tokenizer_encode_all(s->run.session->opened.tokenizer, text, n, add_special, ids,
+                                   n_ids);
     return leave_text(s, err);
 }
 
@@ -197,7 +199,7 @@ int sluice_decode(struct sluice *s, const int32_t *ids, int64_t n, int skip_spec
     *text = NULL;
     enum err err = enter_text(s);
     if (err == OK)
-        err = text_decode(&s->run.opened, ids, n, skip_special, text, n_text);
+        err = text_decode(&s->run.session->opened, ids, n, skip_special, text, n_text);
     return leave_text(s, err);
 }
 
@@ -207,7 +209,7 @@ static enum err chat_prompt(struct sluice *s, const char *json, char **text, int
     json_t *row = json_loads(json, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!row)
         return fail(ERR_ROW, "%s", why.text);
-    enum err err = text_chat(&s->run.opened, row, text, n_text);
+    enum err err = text_chat(&s->run.session->opened, row, text, n_text);
     json_decref(row);
     return err;
 }

@@ -67,9 +67,9 @@
 #define GGUF_EXPERTS /* of old files */                                                            \
     [ROLE_GATE] = "ffn_gate.%d.weight", [ROLE_UP] = "ffn_up.%d.weight",                            \
     [ROLE_DOWN] = "ffn_down.%d.weight"
-#define GGUF_SHARED /* /* the shared expert */                                                     \
+#define GGUF_SHARED /* of the shared expert */                                                     \
     [ROLE_SHARED_GATE] = "ffn_gate_shexp.weight", [ROLE_SHARED_UP] = "ffn_up_shexp.weight",        \
-        [ROLE_SHARED_DOWN] = "ffn_down_shexp.weight"
+    [ROLE_SHARED_DOWN] = "ffn_down_shexp.weight"
 #define GGUF_ALL_EXPERTS                                                                           \
     [ROLE_GATE] = "ffn_gate_exps.weight", [ROLE_UP] = "ffn_up_exps.weight",                        \
     [ROLE_DOWN] = "ffn_down_exps.weight"
