@@ -214,6 +214,10 @@ fault("rows that were sent back wait in another order", "engine/job/job_scan.c",
 fault("rows are played to their last allowed token", "policy/simulate.c",
       "if (s->in->work->scores)\n        return row->cap;", "if (entered > 0)\n        return row->cap;", "simulate_test")
 fault("rows stop alike all along", "policy/simulate.c", "min_d(s->in->work->stops[eighth], 0.99)", "min_d(s->in->work->stops[0], 0.99)", "simulate_test")
+fault("rows that end early change no plan", "engine/api/replan.c", "return is_short(w) || rows_are_short(w);", "return is_short(w);",
+      "replan_test.py --only short_rows")
+fault("KV is planned for the lengths that max_tokens allows", "policy/simulate.c", "        slots += min_d(tokens, (double)most);",
+      "        slots += (double)most;", "simulate_test", "replan_test.py --only short_rows")
 fault("rows that come to their length stop early", "engine/job/job.c",
       "+= *finished && r->n_tokens < r->n_cap;", "+= *finished;", "job_test")
 fault("the time that is left ignores what passes took", "policy/eta.c",

@@ -106,9 +106,9 @@ def rows(n, seed, tokens=(6, 14)):
     return [dict(row, logprobs=1) for row in out]
 
 
-def text_model(folder):
-    """A Hugging Face directory: a llama of two layers in bf16 whose tokens are bytes."""
-    dim, heads, ffn, layers, r = 64, 2, 96, 2, random.Random(5)
+def text_model(folder, dim=64, layers=2):
+    """A Hugging Face directory: a llama in bf16 whose tokens are bytes; byte 0 ends a row."""
+    heads, ffn, r = 2, 96, random.Random(5)
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     spare = iter(range(256, 512))
     vocab = {chr(b) if b in plain else chr(next(spare)): b for b in range(256)}

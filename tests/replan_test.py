@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import nth
 import trial
 from trial import ALL_ON_DISK, CODE_BYTES, H2O, MIB, ON_DISK, difference, from_full, pick, read, remove_job
 from trouble_test import Group
@@ -149,6 +150,23 @@ def limit_lowered(tally, place, a):
         tally.check(group.killed() == 0, f"limit lowered: {group.killed()} OOM kills")
 
 
+@from_full
+def short_rows(tally, place, a):
+    """Rows that stop long before max_tokens: the plan changes to one with less KV for a row and more rows at once."""
+    job, r = Job(tally, place, "short rows", []), random.Random(a.seed)
+    job.place.model = nth.text_model(place.at("text"), 128, 4)
+    job.source = place.rows("short.jsonl", [
+        {"prompt_token_ids": [r.randrange(40, 120) for _ in range(r.randrange(4, 30))], "max_tokens": 480, "temperature": 1, "seed": i,
+         "logit_bias": {"0": 2}} for i in range(150)])
+    few = ["--mem-ram", "26M", "--prefill-tokens", "0"]
+    want, stayed, _ = job.run(tally, 0, *few, "--replan", "off")
+    got, changed_, _ = job.run(tally, 0, *few)
+    lines = changed_["replans"]["lines"]
+    tally.check(got == want, f"short rows: {difference(want, got)}")
+    tally.check(lines and "rows end with" in lines[0], f"short rows: {lines}")
+    tally.check(changed_["passes"] < stayed["passes"] * 0.8, f"short rows: {stayed['passes']} passes, then {changed_['passes']}")
+
+
 KEPT, STARVED = "x the predicted time: kept", "later predictions do not follow this run"
 
 
@@ -199,4 +217,4 @@ def paced(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, limit_lowered, paced)))
+    sys.exit(trial.run_parts(__doc__, (changed, on_device, killed, limit_lowered, short_rows, paced)))

@@ -161,7 +161,8 @@ const struct knob config_knobs[] = {
     {"share-prefixes", 0, KNOB_CHOICE, AT(share_prefixes), LINE_CMDS, "on", "on|off",
      "compute a common beginning of prompts in a batch once; same bytes"},
     {"replan", 0, KNOB_CHOICE, AT(replan), LINE_CMDS, "on", "on|off",
-     "change the plan during the run if RAM runs short; same bytes"},
+     "change the plan during the run if RAM runs short or rows end before max_tokens; same "
+     "bytes"},
     {"plan", 0, KNOB_FILE, AT(plan), CMD_RUN | CMD_SCORE, NULL, "FILE",
      "take the placement from a file of sluice plan -o; flags win over the file"},
     {"machine", 0, KNOB_FILE, AT(machine), CMD_PLAN | CMD_RUN | CMD_SCORE | BENCH_JOBS, NULL,
