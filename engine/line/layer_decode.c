@@ -138,7 +138,7 @@ static void rope_tile(struct layer_work *w, const struct tile *t, const struct c
             rope_rows(w, at, cuts[i].n, pos + at);
 }
 
-/* Copies the shared prefix: the first prompt's to shared_pages, from there to others. */
+/* Copies the prefix that others share from the first prompt of the pass to shared_pages. */
 static void share_pages(struct layer_work *w, const struct batch *b, const struct cut *c,
                         uint8_t *pages)
 {
@@ -349,7 +349,7 @@ static void attend_forced(struct layer_work *w, const struct tile *t, const stru
     }
 }
 
-/* RMS norm of every head of x [m][heads][head_dim]: q or k. */
+/* Normalises q or k, x [m][heads][head_dim]: each head, or (QK_NORM_WHOLE) all heads as one. */
 static void qk_norm(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                     enum tensor_role role, float *x, int heads, int m)
 {

@@ -15,7 +15,7 @@
 
 #define LT_ROWS      64  // m is padded to a multiple
 #define LT_ASKED     256 // rows that the heuristic is asked for
-#define LT_SHIFT     17  // distance in rows between the two places of a trial
+#define LT_SHIFT     17  // distance in rows between a trial's two offsets
 #define LT_PLACES    2
 #define LT_FOUND     8         // most algorithms from the heuristic
 #define LT_WORKSPACE (4 << 20) // bytes of the library's own scratch
