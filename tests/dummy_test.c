@@ -16,6 +16,7 @@
 #include <cmocka.h>
 #undef fail // ours, from base.h
 
+#include "tests/pack_check.h"
 #include "tests/temp_dir.h"
 
 static char cfg[96], pack[96], some_pack[96];

@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "tests/pack_check.h"
 #include "tests/temp_dir.h"
 
 #define N_LAYERS 4

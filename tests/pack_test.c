@@ -17,6 +17,7 @@
 #include <cmocka.h>
 #undef fail // ours, from base.h
 
+#include "tests/pack_check.h"
 #include "tests/sweep.h"
 #include "tests/temp_dir.h"
 

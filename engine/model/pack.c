@@ -239,47 +239,6 @@ enum err pack_header_decode(struct pack_header *h, const uint8_t page[BLOCK_BYTE
     return OK;
 }
 
-static enum err check_layer(const struct model *m, int layer, int fd, uint8_t *buf)
-{
-    const struct model_layer *l = &m->layers[layer];
-    for (int64_t piece = 0; !l->absent && piece < model_pieces(l); piece++) {
-        int64_t at = piece * PIECE_BYTES, n = min_i64(PIECE_BYTES, l->n_bytes - at);
-        for (int64_t done = 0; done < n;) {
-            ssize_t got = pread(fd, buf + done, (size_t)(n - done), l->offset + at + done);
-            if (got < 0 && errno == EINTR)
-                continue;
-            if (got < 0)
-                return fail(ERR_IO, "%s: read at %lld: %s", m->path,
-                            (long long)(l->offset + at + done), strerror(errno));
-            if (got == 0)
-                return fail(ERR_CORRUPT, "%s: layer %d: the file was cut short", m->path, layer);
-            done += got;
-        }
-        TRY(model_piece_check(m, layer, piece, buf, n));
-    }
-    return OK;
-}
-
-enum err pack_check(const char *path)
-{
-    struct model m;
-    TRY(model_open(&m, path));
-    enum err e = OK;
-    uint8_t *buf = malloc(PIECE_BYTES);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (!buf)
-        e = fail(ERR_FIT, "no memory for %d bytes", PIECE_BYTES);
-    else if (fd < 0)
-        e = fail(ERR_IO, "%s: open: %s", path, strerror(errno));
-    for (int i = 0; e == OK && i < m.n_layers; i++)
-        e = check_layer(&m, i, fd, buf);
-    if (fd >= 0)
-        close(fd);
-    free(buf);
-    model_close(&m);
-    return e;
-}
-
 /* mkdir -p; the last components are created for the user only. */
 static enum err make_folders(char *path)
 {

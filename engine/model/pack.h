@@ -101,9 +101,6 @@ enum err pack_model_as(const struct model *m, enum pack_weights weights, struct 
  * durable. ERR_FIT, ERR_IO. */
 enum err pack_directory_write(const struct pack_provider *p, struct model *m, int fd);
 
-/* Opens the pack and verifies the CRC of every piece, except absent layers. */
-enum err pack_check(const char *path);
-
 /* The cache folder (created if missing) for packs made on first use and the machine file.
  * ERR_USAGE: no usable folder. */
 enum err pack_cache_dir(char *buf, int64_t buf_bytes);

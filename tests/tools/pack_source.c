@@ -20,6 +20,8 @@
 #include <cmocka.h>
 #undef fail // ours, from base.h
 
+#include "tests/pack_check.h"
+
 static const char *paths[2];
 static char folder[] = "/tmp/sluice-packs-XXXXXX";
 
