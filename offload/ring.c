@@ -48,9 +48,6 @@ struct ring {
     int64_t watchdog_ns, watch_ns, watch_last_ns, watch_scan_ns;
     char lost_text[256]; // why ring_submit refuses; "" while all is well
     atomic_int woken;
-    struct ring_stats stats;
-    int n_dir[2]; // reads, writes in flight
-    int64_t busy_since_ns[2];
 };
 
 /* ---- open, files, close ---- */
@@ -222,14 +219,6 @@ static void io_finish(struct ring *r, struct ring_io *io, enum err e)
     io->next = NULL;
     *r->ready_tail = io;
     r->ready_tail = &io->next;
-    if (--r->n_dir[io->write] == 0) {
-        int64_t busy = clock_ns() - r->busy_since_ns[io->write];
-        *(io->write ? &r->stats.write_busy_ns : &r->stats.read_busy_ns) += busy;
-    }
-    if (e != OK)
-        return;
-    *(io->write ? &r->stats.write_bytes : &r->stats.read_bytes) += io->n_bytes;
-    *(io->write ? &r->stats.n_writes : &r->stats.n_reads) += 1;
 }
 
 static int64_t watch_tick_ns(const struct ring *r)
@@ -411,8 +400,6 @@ enum err ring_submit(struct ring *r, struct ring_io *io)
     io->seq = r->n_submitted++;
     r->n_ios++;
     watch_advance(r);
-    if (r->n_dir[io->write]++ == 0)
-        r->busy_since_ns[io->write] = clock_ns();
     if (io->n_bytes == 0)
         io_finish(r, io, OK);
     else
@@ -541,14 +528,4 @@ int ring_in_flight(const struct ring *r)
 int ring_lost(const struct ring *r)
 {
     return r->lost_text[0] != 0;
-}
-
-void ring_stats(const struct ring *r, struct ring_stats *stats)
-{
-    *stats = r->stats;
-    int64_t now = clock_ns();
-    if (r->n_dir[0])
-        stats->read_busy_ns += now - r->busy_since_ns[0];
-    if (r->n_dir[1])
-        stats->write_busy_ns += now - r->busy_since_ns[1];
 }

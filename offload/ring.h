@@ -66,12 +66,6 @@ struct ring_io {
     struct ring_io *next; // retry list, ready list
 };
 
-struct ring_stats {
-    int64_t read_bytes, write_bytes;     // of ios that completed OK
-    int64_t n_reads, n_writes;           // ios that completed OK
-    int64_t read_busy_ns, write_busy_ns; // time with at least one read (write) in flight
-};
-
 /* ERR_USAGE: bad config, or RING_URING where the kernel refuses it (the sentence
  * names the cause). ERR_FIT: no memory, or no thread can be started. */
 enum err ring_open(struct ring **ring, const struct ring_config *config);
@@ -105,7 +99,6 @@ const char *ring_name(const struct ring *r); // "io_uring" or "threads"
 int ring_depth(const struct ring *r);        // less than configured when memory is short
 int ring_in_flight(const struct ring *r);    // submitted, not yet returned
 int ring_lost(const struct ring *r); // the watchdog gave up an attempt: its buffer may still change
-void ring_stats(const struct ring *r, struct ring_stats *stats);
 
 /* Waits for the ios in flight (bounded by the watchdog), then frees all. If an attempt was given
  * up, the descriptors stay open, because a thread may still use them. Accepts NULL. */
