@@ -73,8 +73,8 @@ struct layer_work {
     void *scratch;
 };
 
-/* Bytes of kernel scratch: for decode attention over n_rows rows, for attention of one row, and for
- * all ops with this tile size, longest prompt and policy. Fields of struct plan_costs. */
+/* Bytes of kernel scratch: for decode attention over n_rows rows, and for all ops with this tile
+ * size, longest prompt and policy. Fields of struct plan_costs. */
 int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
                          const struct model *model, int n_rows, int64_t slots_cap,
                          const struct evict *evict);
