@@ -62,7 +62,6 @@ install_all() {
     for file in configs/*.cfg configs/in.jsonl; do
         put "$file" "share/sluice/$file" 644
     done
-    put bench/lm_eval_sluice.py share/sluice/lm_eval_sluice.py 644
     put LICENSE share/doc/sluice/LICENSE 644
     : >"$work"
     [ ! -e "$DESTDIR$list" ] || cp "$DESTDIR$list" "$work"

@@ -66,7 +66,7 @@ def clean(a, program="sluice"):
     if a.sluice and not a.dirty:
         sys.exit(f"{ME}: --sluice names a binary of an unknown commit (add --dirty, which the CSV records)")
     if not a.sluice:
-        subprocess.run(["make", "-s", "-C", TREE, program], check=True, stdout=sys.stderr)
+        subprocess.run(["make", "-s", "-C", TREE, program, "build/libsluice.so.0"], check=True, stdout=sys.stderr)
     a.sluice = os.path.abspath(a.sluice or os.path.join(TREE, program))
     a.binary = file_hash(a.sluice)
 

@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import os
+import subprocess
 import sys
 
 import conditions  # first: it knows where the peers' modules are
@@ -76,9 +77,9 @@ def perplexity(a, sluice, length):
     path = os.path.join(place, "ppl.json")
     if not os.path.exists(path):
         os.makedirs(place, exist_ok=True)
-        out = sluice.call("score", "--text", a.text, "--prefix", str(length // 2), "--window", str(length), "--limit", str(a.windows),
-                          *lm_eval_sluice.words_of(sluice.flags))
-        with open(path + ".part", "w", encoding="utf-8") as f:
+        out = subprocess.run([a.sluice, "score", "-m", a.model, "--text", a.text, "--prefix", str(length // 2), "--window", str(length),
+                              "--limit", str(a.windows), *lm_eval_sluice.words_of(sluice.flags)], stdout=subprocess.PIPE, check=True).stdout
+        with open(path + ".part", "wb") as f:
             f.write(out)
         os.replace(path + ".part", path)
     with open(path, encoding="utf-8") as f:
@@ -99,11 +100,11 @@ def figures(cases, scores, texts):
 
 def measured(a, results):
     """All variants; the rows of the CSV."""
-    first = lm_eval_sluice.Sluice(a.model, a.sluice, a.jobs)
+    first = lm_eval_sluice.Sluice(a.model, a.jobs)
     cases, out = list(cases_of(a, first)), []
     peer.say(f"evaluate.py: {len(cases)} prompts, {sum(len(c.prompt) for c in cases)} tokens, for each variant")
     for variant in variants(a):
-        sluice = lm_eval_sluice.Sluice(a.model, a.sluice, a.jobs, **flags_of(variant), **a.more)
+        sluice = lm_eval_sluice.Sluice(a.model, a.jobs, **flags_of(variant), **a.more)
         same = {"policy": variant[0], "budget": variant[1], "format": variant[2], "flags": " ".join(lm_eval_sluice.words_of(sluice.flags))}
         peer.say(f"evaluate.py: {same['flags']}")
         rows = list(figures(cases, sluice.answers("score", [c.score_row() for c in cases]),
@@ -190,7 +191,7 @@ def arguments():
     p.add_argument("--jobs", default=os.path.join(PLACE, "jobs"), help="folder of the jobs [build/evaluate/jobs]")
     p.add_argument("--plot", metavar="FILE.svg")
     p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV records dirty: yes")
-    p.add_argument("--sluice", help="the sluice to measure [the one built here]")
+    p.set_defaults(sluice=None)  # the program and the library of this tree
     a = p.parse_args()
     a.tasks = a.tasks or [t for t in TASKS if t != "gsm8k" or a.gsm8k]
     a.more = {k.replace("-", "_"): v or True for k, _, v in (f.partition("=") for f in a.flag)}
@@ -215,7 +216,7 @@ def main():
     results = conditions.Results(a.output, head, COLUMNS)
     try:
         rows = measured(a, results)
-    except (lm_eval_sluice.Failed, ValueError) as e:
+    except (lm_eval_sluice.Error, subprocess.CalledProcessError, ValueError) as e:
         sys.exit(f"evaluate.py: {e}")
     results.close()
     depths = by_depth(rows)

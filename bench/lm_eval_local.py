@@ -140,7 +140,7 @@ def hf_model(a):
 
 
 def sluice_model(a):
-    return lm_eval_sluice.SluiceLM(model=a.model, binary=a.sluice, jobs=os.path.join(a.place, "jobs"), compute="f32", kv_format="f32",
+    return lm_eval_sluice.SluiceLM(model=a.model, jobs=os.path.join(a.place, "jobs"), compute="f32", kv_format="f32",
                                    threads=a.threads, progress="none", quiet=True)
 
 
@@ -232,6 +232,8 @@ def main():
     p.add_argument("--tasks-only", action="store_true", help="write the tasks into build/lm-eval, for the harness's own command line")
     conditions.arguments(p)
     a = p.parse_args()
+    if a.sluice:
+        p.error("--sluice: the library of this tree is measured")
     if not lm_eval_sluice.HAS_HARNESS and not a.tasks_only:
         sys.exit("lm_eval_local.py: the harness is missing: pip install lm_eval")
     a.place = PLACE

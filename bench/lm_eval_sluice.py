@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""sluice as a model of EleutherAI's lm-evaluation-harness: one file; `pip install lm_eval` is all it needs besides.
+"""sluice as a model of EleutherAI's lm-evaluation-harness (pip install lm_eval), in one process with the harness.
 
     python bench/lm_eval_sluice.py run --model sluice --tasks hellaswag,gsm8k \\
         --model_args model=MODEL.gguf,kv_policy=h2o,kv_budget=0.2,mem_ram=4G
+    python -m lm_eval_sluice run ...  # where the wheel of sluice is installed
     import lm_eval_sluice; lm_eval.simple_evaluate(model="sluice", model_args=...)  # from Python
 
 All requests of a kind, over all tasks, are one job of `sluice score` or `sluice run`; which rows are computed together is sluice's
 to plan. The folder of a job is named by a hash of model, flags and rows, so the same command goes on where it was stopped, and
-costs nothing once it is done. model_args: `model`; `binary` [./sluice of this tree, else of PATH]; `jobs`, the folder of the jobs
-[lm-eval in sluice's cache folder; it may be deleted whenever nothing runs]; of the harness's own `max_length`, `max_gen_toks`,
-`add_bos_token`, `prefix_token_id`, `enable_thinking`; and every other flag of sluice with _ for -: kv_format=q8, compute=f32, threads=4.
+costs nothing once it is done. model_args: `model`; `jobs`, the folder of the jobs [lm-eval in sluice's cache folder; it may be deleted
+whenever nothing runs]; of the harness's own `max_length`, `max_gen_toks`, `add_bos_token`, `prefix_token_id`, `enable_thinking`; and
+every other flag of sluice with _ for -: kv_format=q8, compute=f32, threads=4.
 
 Owns: requests to rows and answers back, as the harness's own hf model splits, truncates and stops them. Refuses: to guess; a
 generation option that sluice lacks, and a row that fails, end the evaluation. Without lm_eval the class Sluice is still there
@@ -18,10 +19,12 @@ generation option that sluice lacks, and a row that fails, end the evaluation. W
 import hashlib
 import json
 import os
-import shlex
-import shutil
-import subprocess
 import sys
+
+TREE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(TREE, "engine", "python"))  # not there where the wheel is installed
+from sluice import Error, Model
+from sluice._program import words as words_of
 
 try:
     from lm_eval.api.model import LM
@@ -33,15 +36,14 @@ except ImportError:
     def register_model(*names):
         return lambda model: model
 
-TREE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GEN_TOKENS = 256  # the harness's default of max_gen_toks
-INTERRUPTED, SOME_FAILED = 75, 3
+SOME_FAILED = 3  # sluice's exit code where rows have failed
 # Flags that move bytes or show something: they change no answer, so a job goes on under others.
-PLACEMENT = {"mem_device", "mem_ram", "mem_disk", "offload_dir", "threads", "t", "batch", "batches", "weights_resident", "weights_decoded",
+PLACEMENT = {"mem_device", "mem_ram", "mem_disk", "offload_dir", "threads", "batch", "batches", "weights_resident", "weights_decoded",
              "weights_codec", "percent", "ahead_weights", "ahead_state", "prefill_tokens", "io", "share_prefixes", "replan", "plan",
              "machine", "progress", "trace", "verbose", "quiet", "time_limit"}
-OWN = {"input", "i", "output", "o", "order", "limit", "shard", "dry_run", "overwrite", "retry_errors", "max_errors", "summary", "n",
-       "max_tokens", "temperature", "seed", "stop", "text"}
+OWN = {"input", "output", "order", "limit", "shard", "dry_run", "overwrite", "retry_errors", "max_errors", "summary", "max_tokens",
+       "temperature", "seed", "stop", "text"}
 # Options of generation that sluice has, and what it calls them. None: says nothing more.
 OPTIONS = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
            "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
@@ -49,20 +51,11 @@ OPTIONS = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "mi
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
-class Failed(Exception):
-    """One sentence of sluice's, or of a row's."""
+class Failed(Error):
+    """One sentence, of this file or of a row."""
 
-
-def words_of(flags):
-    """Flags of sluice as words of a command line."""
-    out = []
-    for key, value in flags.items():
-        if value is None or value is False:
-            continue
-        out.append(("-" if len(key) == 1 else "--") + key.replace("_", "-"))
-        if value is not True:
-            out += shlex.split(str(value)) if key == "percent" else [str(value)]
-    return out
+    def __init__(self, sentence):
+        super().__init__(SOME_FAILED, sentence)
 
 
 def stat_of(model):
@@ -76,72 +69,20 @@ def stat_of(model):
 class Sluice:
     """Rows in, answers out, in jobs that go on where they were stopped."""
 
-    def __init__(self, model, binary=None, jobs=None, **flags):
-        mine = os.path.join(TREE, "sluice")
-        self.binary = binary or (mine if os.path.exists(mine) else shutil.which("sluice"))
-        if not self.binary:
-            raise Failed(f"no program {mine}, and no sluice in PATH (make, or binary=PATH)")
+    def __init__(self, model, jobs=None, **flags):
         if OWN & set(flags):
             raise Failed(f"{', '.join(sorted(OWN & set(flags)))}: cannot be set here")
-        self.model, self.flags, self.live, self.ran = os.path.abspath(model), flags, None, []
+        self.model, self.flags, self.ran = os.path.abspath(model), flags, []
         self.files = stat_of(self.model)
         cache = os.environ.get("SLUICE_CACHE_DIR") or os.path.join(
             os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice")
         self.jobs = jobs or os.path.join(cache, "lm-eval")
-        self.weights = words_of({"weights": flags.get("weights")})
-        shape = json.loads(self.call("inspect", "--json"))
-        self.context, self.tokenizer = shape["context"], shape["tokenizer"]
-        if not self.tokenizer:
-            raise Failed(f"{model}: has no tokenizer")
-
-    def start(self, command):
-        """How a command over the model begins. All are of one pack."""
-        more = self.weights if command in ("inspect", "tokenize") else []  # of a job it is one of the flags
-        return [self.binary, command, *([] if command == "inspect" else ["-m"]), self.model, *more]
-
-    def call(self, command, *words, data=None, may=(0,)):
-        """stdout of one command over the model; what it says on stderr passes through."""
-        done = subprocess.run([*self.start(command), *words], input=data, stdout=subprocess.PIPE, text=True, encoding="utf-8")
-        if done.returncode == INTERRUPTED:
-            raise Failed(f"sluice {command}: interrupted; the same command resumes")
-        if done.returncode not in may:
-            raise Failed(f"sluice {command}: exit {done.returncode}; its error is above")
-        return done.stdout
-
-    # ---- text and ids ----
+        self.opened = Model(self.model, **{"progress": "auto", **flags}, retry_errors=True)
+        self.opened.encode("")  # a model without a tokenizer is refused here
 
     def encode(self, texts, special):
-        """Ids of each text, one process for all of them. special: with what the tokenizer adds by itself; one for all, or one
-        for each."""
-        wanted = list(zip(texts, special if isinstance(special, list) else [special] * len(texts)))
-        rows = list(dict.fromkeys(wanted))
-        data = "".join(json.dumps({"text": t, "add_special_tokens": bool(s)}) + "\n" for t, s in rows)
-        answers = [json.loads(line) for line in self.call("tokenize", "-q", data=data, may=(0, SOME_FAILED)).splitlines()]
-        for (text, _), answer in zip(rows, answers, strict=True):
-            if "error" in answer:
-                raise Failed(f"tokenize: {answer['error']['message']}: {text[:60]!r}")
-        ids = dict(zip(rows, (a["ids"] for a in answers)))
-        return [ids[key] for key in wanted]
-
-    def render(self, messages, more):
-        """The text of a conversation, of a process that stays: the harness asks for them one at a time."""
-        if self.live is None:
-            self.live = subprocess.Popen([*self.start("tokenize"), "-q"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                         encoding="utf-8")
-        self.live.stdin.write(json.dumps({"messages": messages, "chat_template_kwargs": more}) + "\n")
-        self.live.stdin.flush()
-        line = self.live.stdout.readline()
-        answer = json.loads(line) if line else {"error": {"message": "sluice tokenize ended"}}
-        if "error" in answer:
-            raise Failed(answer["error"]["message"])
-        return answer["text"]
-
-    def close(self):
-        if self.live:
-            self.live.stdin.close()
-            self.live.stdout.close()
-            self.live.wait()
-            self.live = None
+        """Ids of each text. special: with what the tokenizer adds by itself."""
+        return [self.opened.encode(text, add_special_tokens=special) for text in texts]
 
     # ---- jobs ----
 
@@ -157,14 +98,13 @@ class Sluice:
             return []
         data = "".join(json.dumps({"custom_id": str(i), **row}) + "\n" for i, row in enumerate(rows)).encode()
         place = self.folder(command, data)
-        source, out, summary = (os.path.join(place, n) for n in ("in.jsonl", "out.jsonl", "summary.json"))
+        source, out = (os.path.join(place, n) for n in ("in.jsonl", "out.jsonl"))
         os.makedirs(place, exist_ok=True)
         if not os.path.exists(source):
             with open(source + ".part", "wb") as f:
                 f.write(data)
             os.replace(source + ".part", source)
-        was_done = os.path.exists(out)
-        self.call(command, "-i", source, "-o", out, "--summary", summary, "--retry-errors", *words_of(self.flags), may=(0, SOME_FAILED))
+        summary = self.opened.run(source, out, score=command == "score").summary
         with open(out, encoding="utf-8") as f:
             found = [json.loads(line) for line in f]
         bad = [r for r in found if r.get("error")]
@@ -174,14 +114,12 @@ class Sluice:
                          f"({out})")
         if [r["custom_id"] for r in found] != [str(i) for i in range(len(rows))]:
             raise Failed(f"{out}: does not hold the answers of {source}")
-        if not was_done:
+        if "plan" in summary:  # else the job was done before
             self.told(command, summary)
         return found
 
-    def told(self, command, summary):
+    def told(self, command, s):
         """Keeps the figures of a run, and tells them."""
-        with open(summary, encoding="utf-8") as f:
-            s = json.load(f)
         self.ran.append({"command": command, "rows": s["rows"]["total"], "tokens": s["prompt_tokens"] + s["output_tokens"],
                          "seconds": s["elapsed_s"], "tokens_per_s": s["total_tokens_per_s"], "kv": s["kv"], "version": s["version"]})
         print("sluice {command}: {rows} rows, {tokens} tokens, {seconds:.1f} s, {tokens_per_s:.0f} tokens/s".format(**self.ran[-1]),
@@ -222,7 +160,7 @@ def windows(ids, prefix, most):
 class SluiceLM(LM):
     """The harness's model: three kinds of requests, and a chat template."""
 
-    def __init__(self, model=None, pretrained=None, binary=None, jobs=None, max_length=None, max_gen_toks=None, add_bos_token=None,
+    def __init__(self, model=None, pretrained=None, jobs=None, max_length=None, max_gen_toks=None, add_bos_token=None,
                  prefix_token_id=None, enable_thinking=None, chat_template_args=None, device=None, batch_size=None, max_batch_size=None,
                  **flags):
         super().__init__()
@@ -230,23 +168,23 @@ class SluiceLM(LM):
             raise Failed("model_args: model=FILE or FOLDER is missing")
         if device not in (None, "cuda:0"):  # the harness says cuda:0 where nobody said anything
             flags["device"] = device
-        self.sluice = Sluice(model or pretrained, binary, jobs, **flags)  # batch sizes are the plan's
-        tok = self.sluice.tokenizer
-        self.max_length, self.max_gen_toks = int(max_length or self.sluice.context), int(max_gen_toks or GEN_TOKENS)
+        self.sluice = Sluice(model or pretrained, jobs, **flags)  # batch sizes are the plan's
+        own = self.sluice.opened
+        self.max_length, self.max_gen_toks = int(max_length or own.context_length), int(max_gen_toks or GEN_TOKENS)
         self.add_bos_token, self.chat_args = add_bos_token, dict(chat_template_args or {})
         if enable_thinking is not None:
             self.chat_args["enable_thinking"] = enable_thinking
-        is_bos = tok["bos"] >= 0
-        self.eot_token_id, self.eot_text = tok["eos"], tok["eos_text"]
-        self.prefix_token_id = int(prefix_token_id) if prefix_token_id is not None else tok["bos"] if is_bos else tok["eos"]
-        self.prefix_text = tok["bos_text"] if is_bos else tok["eos_text"]
+        self.eot_token_id = own.eos_token_id
+        self.prefix_token_id = next(int(x) for x in (prefix_token_id, own.bos_token_id, own.eos_token_id, -1) if x is not None)
 
     # ---- tokens ----
 
     def encode(self, texts):
         """As a prompt is: with BOS where the tokenizer adds it, and not twice where a template has written it."""
-        own = True if self.add_bos_token is None else self.add_bos_token
-        return self.sluice.encode(texts, [own and not (self.prefix_text and t.startswith(self.prefix_text)) for t in texts])
+        bare = self.sluice.encode(texts, False)
+        if self.add_bos_token is False:
+            return bare
+        return [ids if ids[:1] == [self.prefix_token_id] else self.sluice.opened.encode(t) for ids, t in zip(bare, texts)]
 
     def pairs(self, asked):
         """Ids of (context, continuation): spaces that end a context go to the continuation, and both are encoded together."""
@@ -301,17 +239,19 @@ class SluiceLM(LM):
 
     # ---- chats ----
 
+    def render(self, chat, open_end):
+        return self.sluice.opened.apply_chat_template(chat, tokenize=False, add_generation_prompt=open_end, **self.chat_args)
+
     def apply_chat_template(self, chat_history, add_generation_prompt=True):
         chat = [dict(m) for m in chat_history]
-        more = {**self.chat_args, "add_generation_prompt": add_generation_prompt}
         try:
-            text = self.sluice.render(chat, more)
-        except Failed:
+            text = self.render(chat, add_generation_prompt)
+        except Error:
             if not any(m["role"] == "system" for m in chat):
                 raise
             chat = [m for m in chat if m["role"] != "system"]
             print("lm_eval_sluice: the chat template refuses the chat; trying again without the system message", file=sys.stderr)
-            text = self.sluice.render(chat, more)
+            text = self.render(chat, add_generation_prompt)
         if not add_generation_prompt:  # the last message goes on: nothing stands behind it
             last = chat[-1]["content"]
             last = last if last in text else last.strip()
@@ -324,8 +264,8 @@ class SluiceLM(LM):
             return None
         if chat_template is not True:
             raise Failed("a chat template cannot be chosen by name: sluice uses the model's own")
-        return self.sluice.render([{"role": "user", "content": "USER"}, {"role": "assistant", "content": "ASSISTANT"},
-                                   {"role": "user", "content": "USER"}], {**self.chat_args, "add_generation_prompt": True})
+        return self.render([{"role": "user", "content": "USER"}, {"role": "assistant", "content": "ASSISTANT"},
+                            {"role": "user", "content": "USER"}], True)
 
     @property
     def tokenizer_name(self):

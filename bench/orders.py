@@ -81,7 +81,7 @@ class Setting:
         flags = {k.removeprefix("--").replace("-", "_"): v for k, v in zip(parts[::2], parts[1::2])}
         if slots:
             flags["kv_budget"] = slots
-        self.sluice = lm_eval_sluice.Sluice(a.model, a.sluice, a.jobs, kv_format="bf16", **flags)
+        self.sluice = lm_eval_sluice.Sluice(a.model, a.jobs, kv_format="bf16", **flags)
         self.flags = " ".join(lm_eval_sluice.words_of(self.sluice.flags))
 
     def score(self, pairs):
@@ -196,7 +196,7 @@ def arguments():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--jobs", default=os.path.join(TREE, "build/orders"), help="folder of the jobs [build/orders]")
     p.add_argument("--dirty", action="store_true", help="measure a tree that is not committed; the CSV records dirty: yes")
-    p.add_argument("--sluice", help="the sluice to measure [the one built here]")
+    p.set_defaults(sluice=None)  # the library of this tree
     return p.parse_args()
 
 
@@ -218,7 +218,7 @@ def main():
                 results.add(row)
                 peer.say("orders.py: " + ", ".join(f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}"
                                                    for k, v in row.items() if k != "flags"))
-    except (lm_eval_sluice.Failed, ValueError) as e:
+    except (lm_eval_sluice.Error, ValueError) as e:
         sys.exit(f"orders.py: {e}")
     results.close()
     print("\n".join(told_orders(rows)))

@@ -7,6 +7,8 @@ The models are llamas of two layers whose tokens are bytes, with templates in th
 import json
 import os
 import re
+import select
+import subprocess
 import sys
 
 import nth
@@ -121,5 +123,14 @@ def refused(tally, place, _):
     tally.check(done.code == 3 and "does not use it" in done.out, f"tokenize: exit {done.code} {done.out!r}")
 
 
+def at_once(tally, place, _):
+    """A row's answer is there before the next row is written."""
+    path = model(place, "once", "{{ messages[0].content }}")
+    with subprocess.Popen([place.binary, "tokenize", "-q", "-m", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=place.env) as p:
+        p.stdin.write(b'{"text": "a"}\n')
+        p.stdin.flush()
+        tally.check(select.select([p.stdout], [], [], 60)[0] and p.stdout.readline() == b'{"ids":[97]}\n', "tokenize answers row by row")
+
+
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (rendered, computed, refused)))
+    sys.exit(trial.run_parts(__doc__, (rendered, computed, refused, at_once)))

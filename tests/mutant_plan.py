@@ -172,7 +172,7 @@ fault("the roof has no KV", "bench/paper.py",
 fault("tokenize adds nothing where a row asks", "engine/cli/commands_text.c",
       "tokenizer_encode_all(o->tokenizer, s, n, add_special,", "tokenizer_encode_all(o->tokenizer, s, n, 0 * add_special,", "evaluate_test.py")
 fault("tokenize keeps its answers to itself", "engine/cli/commands_text.c",
-      "            fflush(stdout); // who", "            // who", "evaluate_test.py")
+      "            fflush(stdout); // who", "            // who", "chat_rows_test.py --only at_once")
 fault("spaces that end a context stay there", "bench/lm_eval_sluice.py",
       "split.append((bare, context[len(bare):] + continuation))", "split.append((context, continuation))", "evaluate_test.py")
 fault("a context is cut one token short", "bench/lm_eval_sluice.py",
@@ -184,7 +184,7 @@ fault("a job's folder depends on its placement", "bench/lm_eval_sluice.py",
 fault("a job's folder is the same under any policy", "bench/lm_eval_sluice.py",
       "sorted(answer.items())", "[]", "evaluate_test.py")
 fault("a template's BOS gets another", "bench/lm_eval_sluice.py",
-      "[own and not (self.prefix_text and t.startswith(self.prefix_text)) for t in texts]", "own", "evaluate_test.py")
+      "ids if ids[:1] == [self.prefix_token_id] else ", "", "evaluate_test.py")
 fault("a failed row is an answer", "bench/lm_eval_sluice.py",
       "        if bad:\n", "        if False:\n", "evaluate_test.py")
 fault("samples of one request are all the same", "bench/lm_eval_sluice.py",

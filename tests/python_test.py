@@ -368,6 +368,8 @@ def wheel(tally, place, _):
     done = subprocess.run([venv + "/bin/python", "-c", script], capture_output=True, text=True, env=bare, cwd=place.folder)
     want = [str(r["job_s"]) for r in whatif.sweep(place.model, batch=[4, 8], **job)] + ["2"]
     tally.check(done.stdout.split() == want, f"a sweep, two tokens: {done.stdout!r}, want {want}: {done.stderr[-500:]}")
+    done = subprocess.run([venv + "/bin/python", "-m", "lm_eval_sluice"], capture_output=True, text=True, env=bare, cwd=place.folder)
+    tally.check("pip install lm_eval" in done.stderr, f"the adapter: {done.stderr!r}")
     done = subprocess.run(["sluice", "--version"], capture_output=True, text=True, env=bare, cwd=place.folder)
     tally.check(done.stdout == place.sluice("--version").out, f"the command: {done.stdout!r} {done.stderr!r}")
 

@@ -25,6 +25,7 @@ def members(version, files):
     for path in sorted(package.glob("*.py")):
         yield f"sluice/{path.name}", path.read_bytes(), 0o644
     yield "sluice/py.typed", b"", 0o644
+    yield "lm_eval_sluice.py", (TREE / "bench" / "lm_eval_sluice.py").read_bytes(), 0o644
     for path in files:
         with tempfile.NamedTemporaryFile() as stripped:
             subprocess.run(["strip", "-o", stripped.name, path], check=True)
