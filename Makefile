@@ -362,7 +362,7 @@ fuzz:
 
 ## tsan: looks for races with ThreadSanitizer
 # Races: the parts that have threads, and a small streamed run. Not part of `make check`.
-TSAN_TESTS := mover_test ring_test pool_test device_test line_device_test job_ahead_test
+TSAN_TESTS := mover_test ring_test pool_test device_test line_device_test job_ahead_test api_test
 tsan:
 	$(Q)$(MAKE) --no-print-directory BUILD=build/tsan build/tsan/sluice build/tsan/tests/sluice-faults build/tsan/tests/sim_device.so \
 	    $(TSAN_TESTS:%=build/tsan/tests/%)

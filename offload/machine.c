@@ -96,7 +96,7 @@ void machine_memory_bind(void *base, int64_t n_bytes, int node)
 
 static void cpus_read(struct machine_info *info)
 {
-    static uint64_t storage[CPUS_MAX / 64];
+    uint64_t storage[CPUS_MAX / 64];
     cpu_set_t *mask = (cpu_set_t *)storage;
     size_t n_mask = sizeof storage;
     CPU_ZERO_S(n_mask, mask);

@@ -31,7 +31,7 @@ static inline void temp_dir_make_fast(void)
 static inline const char *temp_path(const char *name)
 {
     static char paths[8][1024];
-    static int turn;
+    static _Atomic unsigned turn;
     char *path = paths[turn++ % 8];
     snprintf(path, sizeof paths[0], "%s/%s", temp_dir, name);
     return path;

@@ -309,7 +309,7 @@ static int hash_blocks(int fd, int64_t n_bytes, uint64_t *hash)
 static enum err hash_whole(int fd, const char *path, const char *name, int64_t n_bytes,
                            struct model_hash *hash)
 {
-    static uint8_t piece[PIECE_BYTES];
+    uint8_t piece[16 * HASH_BLOCK];
     uint32_t crc = 0;
     int64_t at = 0;
     for (ssize_t n = 1; n > 0; at += n) {

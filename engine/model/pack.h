@@ -116,7 +116,7 @@ int pack_is_source(const char *model_path, const struct stat *file);
 enum err pack_cache_path(const char *model_path, enum pack_weights weights, uint64_t hash,
                          char *buf, int64_t buf_bytes);
 /* Hash of every byte of the model's files, independent of folder and time; of a folder also of the
- * files' names. Reads all files: tick (may be NULL) is called for every MiB. */
+ * files' names. Reads all files: tick (may be NULL) is called before every read. */
 enum err pack_source_content(const char *model_path, enum err (*tick)(void *ctx), void *ctx,
                              uint64_t *hash);
 /* Hash of the names, sizes, times and first bytes of the model's files: unchanged until a file is

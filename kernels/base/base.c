@@ -57,7 +57,7 @@ int64_t clock_ns(void)
 }
 
 __thread enum log_level log_level_max = LOG_INFO;
-static int64_t log_start_ns;
+static _Atomic int64_t log_start_ns;
 
 void log_begin(void)
 {
