@@ -406,6 +406,10 @@ $(PLANNED:%=bench-%):
 	$(Q)bench/$(@:bench-%=%).py $(ARGS)
 	$(Q)bench/tables.py --write bench/README.md $(@:bench-%=%)
 
+# Rows that end long before max_tokens, with and without plans that follow them; no table either.
+bench-lengths:
+	$(Q)bench/lengths.py $(ARGS)
+
 # Mixtures of experts of 31 and 47 billion parameters under 4 GiB of memory; its CSV has no table in bench/README.md.
 bench-experts:
 	$(Q)bench/experts.py $(ARGS)
@@ -515,5 +519,5 @@ dist:
          $(CU_OBJ:.o=.d) $(SIMT_OBJ:.o=.d) $(PTX:.ptx=.d)
 .PHONY: FORCE all install uninstall wheel dist cuda help test check-full check-night demo-model sass check-gpu bench-gpu gpu-kit tools tests deps demo-deps check-deps check oracle asan check-ptx powercut mutants fuzz \
         fuzzers tsan tidy format demo goldens help-md \
-        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-experts bench-lm-eval bench-evaluate bench-gpu-model bench-gpu-machines
+        tables plots clean $(BENCHES:%=bench-%) $(PLANNED:%=bench-%) bench-experts bench-lengths bench-lm-eval bench-evaluate bench-gpu-model bench-gpu-machines
 .SECONDARY:

@@ -46,8 +46,8 @@ COLUMNS = ["kind", "case", "turn", "status", "model", "format", "rows", "batch",
 class Job:
     """Rows for one model in one format. prompt: ids per row, a number or (least, most); "chat", "text" (of so many
     characters with it, in `chars`). new: tokens per row, likewise. shared: ids that all prompts begin with. kind:
-    run, score (prompt is context, new continuation), resume (a run that was stopped half way). Weights are encoded only
-    where the flags say so: a file that one run makes would change the plans of those behind it."""
+    run, score (prompt is context, new continuation), resume (a run that was stopped half way), ends (rows may stop before `new`).
+    Weights are encoded only where the flags say so: a file that one run makes would change the plans of those behind it."""
 
     def __init__(self, name, model, form, rows, prompt, new, flags, kind="run", chars=0, shared=0, vocab=0):
         self.name, self.model, self.form, self.kind = name, model, form, kind
@@ -72,6 +72,8 @@ def drawn(draw, span):
 def row_of(job, i, draw, prefix, source):
     new = drawn(draw, job.new)
     same = {"max_tokens": new, "temperature": 0, "ignore_eos": True}
+    if job.kind == "ends":
+        same = {"max_tokens": new, "temperature": 0.7, "seed": i}
     if job.prompt == "chat":
         return {"custom_id": f"row-{i}", "messages": source[i % len(source)], **same}
     if job.prompt == "text":
