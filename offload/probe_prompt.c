@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "kernels/base/arena.h"
-#include "policy/layout.h"
+#include "policy/plan.h"
 
 #define CELL_S 0.02
 #define SHORT  16

@@ -4,7 +4,6 @@
 #include "policy/attention.h"
 #include "policy/device_layer.h"
 #include "kernels/base/num.h"
-#include "policy/layout.h"
 #include "policy/rates.h"
 #include "policy/servers.h"
 
@@ -504,12 +503,23 @@ int64_t pricing_bytes(const struct plan *plan, int quick)
  * that later rows reach): by reads as they land, and by ops. */
 static void price_fresh(struct pricing *p)
 {
-    const struct layout_stays stays = layout_stays(p->plan, p->set->weights, p->set->costs);
+    const struct plan *plan = p->plan;
+    const struct weights_info *w = p->set->weights;
     const double fresh = p->set->machine->ram_fresh.value;
-    if (stays.read + stays.written <= LAYOUT_BROUGHT_IN || fresh <= 0)
+    int64_t pages[N_TIERS], read = 0;
+    if (plan->device || fresh <= 0) // pinned RAM is brought in for that
         return;
-    p->fresh_read_s = (double)stays.read / fresh;
-    p->fresh_ops_s = (double)stays.written / fresh;
+    plan_kv_pages_on(plan, pages);
+    int64_t written = pages[TIER_RAM] * p->set->costs->kv_page_bytes;
+    for (int layer = 0; layer < plan->layers; layer++)
+        if (plan_layer_home(plan, layer) != TIER_NVME) {
+            int made = w->made_here || plan_layer_decoded(plan, layer);
+            *(made ? &written : &read) += plan_resident_bytes(plan, w, layer);
+        }
+    if (read + written <= PLAN_BROUGHT_IN)
+        return;
+    p->fresh_read_s = (double)read / fresh;
+    p->fresh_ops_s = (double)written / fresh;
 }
 
 /* Adds that to the first pass: reads wait for memory and the disk at once; ops do nothing else

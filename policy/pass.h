@@ -16,16 +16,6 @@ struct lanes {
     double to_cpu_s, to_device_s; // further link time, where rows attend on the CPU
 };
 
-/* The job and machine that a plan is for. Borrowed. */
-struct setting {
-    const struct weights_info *weights;
-    const struct work *work;
-    const struct shape *shape;
-    const struct evict *evict;
-    const struct plan_costs *costs;
-    const struct machine *machine;
-};
-
 #define PRICING_KEPT 16
 
 /* A played pass: its lanes, their wall time without waits (quick_s), and its wall time. */

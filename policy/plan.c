@@ -1,17 +1,17 @@
 /* policy/plan.c - see plan.h: the derived numbers of a plan and the check that it fits.
  *
- * Memory is counted by laying it out (layout.c) with the same layout from which the engine
- * carves. */
+ * The engine measures the memory of a plan with the functions by which it carves that memory
+ * (engine/line/carve.h). */
 #include "policy/plan.h"
 
 #include "kernels/base/num.h"
-#include "policy/layout.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #define EXPERTS_FEW 0.5 // share of a layer's experts
+#define TILE_SHARE  32  // a tile takes at most 1/32 of a device's memory, which is a layer or two
 
 struct plan_wish plan_wish_any(void)
 {
@@ -319,19 +319,34 @@ int64_t plan_token_bytes(const struct shape *shape)
 
 /* ---- the count ---- */
 
-static void count_bytes(const struct plan *plan, const struct weights_info *w,
-                        const struct work *work, const struct shape *shape,
-                        const struct evict *evict, const struct plan_costs *costs, struct layout *l,
-                        struct plan_bytes *b)
+int plan_has_slots(const struct setting *set)
 {
+    return set->evict->policy != EVICT_FULL || shape_window(set->shape) > 0;
+}
+
+int64_t plan_resident_bytes(const struct plan *plan, const struct weights_info *w, int layer)
+{
+    int decoded = plan_layer_decoded(plan, layer);
+    return round_up(decoded ? w->tile_bytes[layer] : w->layer_bytes[layer], BLOCK_BYTES);
+}
+
+int plan_tile_tokens(const struct setting *set, int64_t device_bytes)
+{
+    int tile = PLAN_TILE_TOKENS << (PLAN_TILES - 1);
+    while (tile > PLAN_TILE_TOKENS && device_bytes >= 0 &&
+           set->costs->tile_bytes(set, tile) > device_bytes / TILE_SHARE)
+        tile /= 2;
+    return tile;
+}
+
+static void count_bytes(const struct setting *set, const struct plan *plan, struct plan_bytes *b)
+{
+    const struct work *work = set->work;
+    const struct plan_costs *costs = set->costs;
     memset(b, 0, sizeof *b);
-    layout_make(l, plan, w, work, shape, evict, costs, b);
-    b->arena = l->n_bytes[ARENA_HOST] + l->n_bytes[ARENA_PINNED];
-    b->by[PLAN_BYTES_hidden][TIER_NVME] =
-        plan_hidden_count(plan, TIER_NVME) * layout_hidden_frame_bytes(plan, shape);
-    int64_t pages[N_TIERS];
-    plan_kv_pages_on(plan, pages);
-    b->by[PLAN_BYTES_kv][TIER_NVME] = pages[TIER_NVME] * costs->kv_page_bytes;
+    costs->measure(set, plan, b);
+    for (int i = 0; i < N_PLAN_ACCOUNTS; i++)
+        b->arena += b->by[i][TIER_RAM];
     int64_t rows = (int64_t)plan->batch * plan->batches;
     b->by[PLAN_BYTES_text][TIER_RAM] = costs->text_bytes + 2 * work->line_bytes_max +
                                        rows * (work->tokens_max * costs->row_token_bytes + 4096);
@@ -356,12 +371,10 @@ static int is_over(int64_t n_bytes, int64_t budget, const char *what, const char
     return 1;
 }
 
-int plan_check(const struct plan *plan, const struct weights_info *w, const struct work *work,
-               const struct shape *shape, const struct evict *evict, const struct plan_costs *costs,
-               const struct budget *budget, struct layout *layout, struct plan_bytes *bytes,
-               char *why, int why_cap)
+int plan_check(const struct setting *set, const struct plan *plan, const struct budget *budget,
+               struct plan_bytes *bytes, char *why, int why_cap)
 {
-    count_bytes(plan, w, work, shape, evict, costs, layout, bytes);
+    count_bytes(set, plan, bytes);
     struct order order = plan_order(plan);
     const char *broken = NULL;
     if (plan->batch < 1 || plan->batches < 1)
@@ -373,7 +386,7 @@ int plan_check(const struct plan *plan, const struct weights_info *w, const stru
     else if (plan->hidden_near < plan->batches &&
              plan->ahead_hidden > ahead_hidden_max(plan, &order))
         broken = "hidden states would be read before they are written (more --batches)";
-    else if (plan->pages_batch * PAGE_SLOTS < work->slots_max)
+    else if (plan->pages_batch * PAGE_SLOTS < set->work->slots_max)
         broken = "one row's KV does not fit its batch's pages";
     if (broken) {
         snprintf(why, (size_t)why_cap, "%s", broken);

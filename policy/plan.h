@@ -89,22 +89,21 @@ struct budget {
     int64_t device, ram, disk;
 };
 
-/* Sizes of the engine's structs (engine_costs fills them in), of which policy counts arrays without
- * knowing their fields. */
-struct plan_sizes {
-    int64_t weight_home, frame, last_write, segment, gather_set; // home, frames, gather
-    int64_t batch, row, span, position;                          // batch
-    int64_t prompt_span, forced_span, cut, evict_event;          // layer
-    int64_t head_request, head_result;                           // per scored or sampled position
-};
-
 /* Bytes per number sent to the CPU that attends beside a device, and back. */
 struct cross_bytes {
     int in, out;
 };
 
-/* Sizes and rates of the engine's tables (engine_costs), which policy cannot derive. */
+struct plan;
+struct plan_bytes;
+struct setting;
+
+/* Sizes and rates of the engine (engine_costs), which policy cannot derive. */
 struct plan_costs {
+    /* Adds every byte that the engine takes for a plan to an account of *bytes. */
+    void (*measure)(const struct setting *set, const struct plan *plan, struct plan_bytes *bytes);
+    /* Bytes of a device's memory that a layer needs for a tile of so many tokens. */
+    int64_t (*tile_bytes)(const struct setting *set, int tile_tokens);
     int64_t kv_page_bytes; // one page, one layer, in the KV format
     int64_t kv_ring_bytes; // ring of one row and layer (KV format mixed); else 0
     /* Pages per layer that a token overwrites under score-based eviction; 0: rows evict in turn. */
@@ -120,9 +119,6 @@ struct plan_costs {
     int64_t scratch_bytes[PLAN_TILES], route_bytes[PLAN_TILES];
     int64_t attend_row_bytes;  // scratch of decode attention, per row of a batch
     int64_t attend_rows_bytes; // the most for any number of rows: may be less than rows times that
-    struct plan_sizes sizes;
-    int64_t filter_bytes;     // extra, per row that samples with a filter
-    int64_t edit_bytes;       // per changed logit
     struct model_rates rates; // of the matmuls in RAM
     double attend_rate;       // KV bytes (in the KV format) per second that the CPU attends over
     int64_t staging_bytes;    // for encoded weights in transfer
@@ -196,7 +192,17 @@ enum plan_account { PLAN_ACCOUNTS(PLAN_ACCOUNT_ID) N_PLAN_ACCOUNTS };
 struct plan_bytes {
     int64_t by[N_PLAN_ACCOUNTS][N_TIERS];
     int64_t device, ram, disk; // sums over accounts
-    int64_t arena;             // RAM of the layout: all but text and reserves
+    int64_t arena;             // RAM that the engine takes: all but text and reserves
+};
+
+/* The job and machine that a plan is for. Borrowed. */
+struct setting {
+    const struct weights_info *weights;
+    const struct work *work;
+    const struct shape *shape;
+    const struct evict *evict;
+    const struct plan_costs *costs;
+    const struct machine *machine;
 };
 
 /* 1 when line layer `layer` (>= 1) is resident. Resident layers are spread evenly over the line, so
@@ -281,13 +287,23 @@ int64_t plan_token_bytes(const struct shape *shape);
  * fill by half. */
 void plan_derive(struct plan *plan, const struct weights_info *w, const struct work *work);
 
-/* Lays out and counts every byte. Returns 0 when the plan fits the budgets; else -1 with `why`
- * (NUL-terminated; names the flag and the size that would fit). */
-struct layout; // policy/layout.h
-int plan_check(const struct plan *plan, const struct weights_info *w, const struct work *work,
-               const struct shape *shape, const struct evict *evict, const struct plan_costs *costs,
-               const struct budget *budget, struct layout *layout, struct plan_bytes *bytes,
-               char *why, int why_cap);
+/* Counts every byte. Returns 0 when the plan fits the budgets; else -1 with `why` (NUL-terminated;
+ * names the flag and the size that would fit). */
+int plan_check(const struct setting *set, const struct plan *plan, const struct budget *budget,
+               struct plan_bytes *bytes, char *why, int why_cap);
+
+/* Tokens of a tile on a device: the most that take a small part of its memory (< 0: no limit).
+ * Large tiles fill a device better, and read weights that stay there less often. */
+int plan_tile_tokens(const struct setting *set, int64_t device_bytes);
+
+/* 1: rows store the position of each slot, in some layer at least. */
+int plan_has_slots(const struct setting *set);
+
+/* Bytes of a layer that stays in memory: as it is stored, or as tiles. */
+int64_t plan_resident_bytes(const struct plan *plan, const struct weights_info *w, int layer);
+/* Weights and KV that stay in RAM are brought in before step 0 if they are no more than this; else
+ * their first touch is part of the job. */
+#define PLAN_BROUGHT_IN ((int64_t)1 << 30) // a fraction of a second
 
 /* The values of --percent, in FlexGen's order: weights, KV and hidden states, each near the ops and
  * in RAM. */

@@ -5,7 +5,6 @@
  * the best. plan_check decides on every plan. */
 #include "policy/search_impl.h"
 
-#include "policy/layout.h"
 #include "policy/rates.h"
 
 #include <stddef.h>
@@ -28,12 +27,9 @@ static int64_t over(int64_t n_bytes, int64_t budget)
 static int fits(struct search *s, struct plan *p)
 {
     struct plan_bytes bytes;
-    struct layout layout;
     char why[256];
-    const struct setting *set = s->set;
-    plan_derive(p, set->weights, set->work);
-    int rc = plan_check(p, set->weights, set->work, set->shape, set->evict, set->costs, s->budget,
-                        &layout, &bytes, why, sizeof why);
+    plan_derive(p, s->set->weights, s->set->work);
+    int rc = plan_check(s->set, p, s->budget, &bytes, why, sizeof why);
     int64_t lacks = over(bytes.ram, s->budget->ram) + over(bytes.device, s->budget->device);
     int disk_fits = over(bytes.disk, s->budget->disk) == 0;
     int nearer = disk_fits && (!s->least_on_disk || lacks < s->least_over);
@@ -370,10 +366,8 @@ static const struct ranked *search_from(struct search *s, const struct ranked *f
  * smallest. */
 static const struct ranked *search_tiles(struct search *s)
 {
-    const struct setting *set = s->set;
-    s->tile_tokens = s->wish->device
-                         ? layout_tile_tokens(set->shape, set->costs, s->budget->device)
-                         : PLAN_TILE_TOKENS;
+    s->tile_tokens =
+        s->wish->device ? plan_tile_tokens(s->set, s->budget->device) : PLAN_TILE_TOKENS;
     const struct ranked *best = search_from(s, NULL);
     if (best || s->tile_tokens == PLAN_TILE_TOKENS)
         return best;

@@ -544,7 +544,7 @@ static void test_fresh_memory_costs_its_first_touch(void **state)
             double read = tiles ? 0 : 2000.0 * MIB, written = kv + (tiles ? 3000.0 * MIB : 0);
             double disk_s = (2000.0 * MIB + (double)weights.layer_bytes[0]) / 2e9;
             read += plan_layer_home(&p, 0) == TIER_RAM ? (double)weights.layer_bytes[0] : 0;
-            assert_true(large || 300.0 * MIB + kv < LAYOUT_BROUGHT_IN);
+            assert_true(large || 300.0 * MIB + kv < PLAN_BROUGHT_IN);
             for (double fresh = 1e8; fresh <= 1e12; fresh *= 10) {
                 machine.ram_fresh.value = fresh;
                 struct plan_time t = time_on(&machine, &p);

@@ -127,7 +127,6 @@ struct bed {
     struct work work;
     struct weights_info weights;
     struct plan_costs costs;
-    struct layout layout;
     struct plan_bytes bytes;
     struct ops ops;
     struct evict evict;
@@ -251,16 +250,15 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
     engine_costs(model, b->device, &b->ops, b->format, &b->work, &b->evict, &b->costs);
     b->costs.bounce_bytes = 4 * PIECE_BYTES;
     plan_derive(plan, &b->weights, &b->work);
-    if (plan_check(plan, &b->weights, &b->work, &model->shape, &b->evict, &b->costs, &none,
-                   &b->layout, &b->bytes, why, sizeof why) != 0) {
+    const struct setting set = {&b->weights, &b->work, &model->shape, &b->evict, &b->costs, NULL};
+    if (plan_check(&set, plan, &none, &b->bytes, why, sizeof why) != 0) {
         print_error("plan_check: %s\n", why);
         assert_true(0);
     }
     struct engine_config config = {.plan = *plan,
-                                   .layout = &b->layout,
+                                   .set = set,
                                    .model = model,
                                    .job = b->job,
-                                   .evict = b->evict,
                                    .ops = b->ops,
                                    .kv_format = b->format,
                                    .io = RING_THREADS,
@@ -268,9 +266,7 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
                                    .device = b->device,
                                    .numa_node = -1,
                                    .offload_dir = temp_dir,
-                                   .trace_events = bed_trace_events,
-                                   .rope_rows = layout_rope_rows(&b->work, &b->evict),
-                                   .edits_max = job_edits_max(b->job)};
+                                   .trace_events = bed_trace_events};
     if (b->fault)
         setenv("SLUICE_FAULT", b->fault, 1);
     else

@@ -212,9 +212,38 @@ static struct plan case_plan(int i)
     return p;
 }
 
-/* Pieces follow each other, aligned, without overlaps, to the end; what an owner may touch beyond
- * them AddressSanitizer tells (LAYOUT_GAP). */
-static void test_the_layout_is_whole(void **state)
+/* Pieces follow each other, aligned, in the arenas that the plan has. What an owner may touch
+ * AddressSanitizer tells. */
+static void test_parts_do_not_overlap(void **state)
+{
+    (void)state;
+    static uint8_t memory[N_ARENAS][1 << 16];
+    for (int device = 0; device < 2; device++) {
+        const struct plan plan = {.device = device};
+        struct plan_bytes bytes = {0};
+        struct carve c = {.plan = &plan, .bytes = &bytes};
+        const uint8_t *end[N_ARENAS];
+        for (int i = 0; i < N_ARENAS; i++)
+            end[i] = c.base[i] = memory[i];
+        for (int i = 0; i < 24; i++) {
+            const enum carve_arena arena = (enum carve_arena)(i % N_ARENAS);
+            const int in = device || arena == ARENA_DISK ? (int)arena : ARENA_HOST;
+            const struct slab s = carve_slab(&c, PLAN_BYTES_head, arena, 1 + i % 3, 1 + 37 * i, 64);
+            assert_true(s.n_bytes == 1 + 37 * i && s.stride >= s.n_bytes && s.stride % 64 == 0);
+            assert_true(s.base >= end[in] && s.offset % 64 == 0 && s.base == memory[in] + s.offset);
+            end[in] = (const uint8_t *)slab_at(&s, s.n - 1) + s.n_bytes;
+            assert_true(end[in] <= memory[in] + c.end[in]);
+        }
+        assert_null(carve_slab(&c, PLAN_BYTES_head, ARENA_HOST, 3, 0, 64).base);
+        assert_int_equal(bytes.by[PLAN_BYTES_head][TIER_RAM],
+                         c.end[ARENA_HOST] + c.end[ARENA_PINNED]);
+        assert_int_equal(bytes.by[PLAN_BYTES_head][TIER_DEVICE], c.end[ARENA_DEVICE]);
+        assert_int_equal(bytes.by[PLAN_BYTES_head][TIER_NVME], c.end[ARENA_DISK]);
+    }
+}
+
+/* What the plan counted is what the engine took. */
+static void test_the_count_is_what_is_taken(void **state)
 {
     (void)state;
     static struct bed b;
@@ -223,28 +252,11 @@ static void test_the_layout_is_whole(void **state)
         struct plan plan = case_plan(i);
         bed_open(&b, model, CASES[i].evict, CASES[i].compute, &CASES[i].expect);
         bed_start(&b, model, &plan);
-        const struct layout *l = &b.layout;
-        int64_t end[N_ARENAS] = {0};
-        for (int id = 0; id < N_LAYOUT_IDS; id++) {
-            const struct layout_part *p = &l->parts[id];
-            if (p->n == 0)
-                continue;
-            assert_true(p->offset >= end[p->arena] && p->offset % 64 == 0 && p->stride % 64 == 0);
-            assert_true(p->n_bytes > 0 && p->n_bytes + LAYOUT_GAP <= p->stride);
-            end[p->arena] = p->offset + (p->n - 1) * p->stride + p->n_bytes;
-        }
-        for (int arena = 0; arena < N_ARENAS; arena++) {
-            assert_true(end[arena] <= l->n_bytes[arena]);
-            assert_true(l->busy_bytes[arena] <= l->n_bytes[arena]);
-        }
         const struct home *h = &b.engine.home;
-        assert_int_equal(b.bytes.arena, l->n_bytes[ARENA_HOST] + l->n_bytes[ARENA_PINNED]);
         int64_t io = b.costs.io_bytes + (plan.codec != PLAN_CODEC_NONE ? b.costs.codec_bytes : 0);
         assert_int_equal(b.bytes.ram, b.bytes.arena + b.bytes.by[PLAN_BYTES_text][TIER_RAM] + io);
-        assert_int_equal(b.bytes.device, l->n_bytes[ARENA_DEVICE]);
-        assert_int_equal(h->tiers[TIER_RAM].n_bytes, round_up(l->n_bytes[ARENA_HOST], 4096));
-        assert_int_equal(h->pinned.n_bytes, round_up(l->n_bytes[ARENA_PINNED], 4096));
-        assert_int_equal(h->tiers[TIER_DEVICE].n_bytes, round_up(l->n_bytes[ARENA_DEVICE], 4096));
+        assert_int_equal(h->tiers[TIER_RAM].n_bytes, round_up(b.bytes.arena, 4096));
+        assert_int_equal(h->pinned.n_bytes + h->tiers[TIER_DEVICE].n_bytes + b.bytes.device, 0);
         assert_int_equal(b.bytes.disk, h->tiers[TIER_NVME].n_bytes);
         bed_close(&b);
     }
@@ -411,7 +423,8 @@ static void test_sinks_take_their_share(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_layout_is_whole),
+        cmocka_unit_test(test_parts_do_not_overlap),
+        cmocka_unit_test(test_the_count_is_what_is_taken),
         cmocka_unit_test(test_plans_answer_alike),
         cmocka_unit_test(test_any_look_ahead_of_weights),
         cmocka_unit_test(test_a_bad_piece_behind_the_end),

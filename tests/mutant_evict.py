@@ -62,7 +62,7 @@ ROW_H, SLOTS_C, SLOTS_CU = "policy/evict_row.h", "kernels/cpu/slots.c", "kernels
 # ---- traits
 
 TRAITS = "trait_test"
-fault("nobody lays out traits", "policy/layout.c", "if (evict_policy_trait(b->evict->policy))\n", "if (0)\n", GOLDEN)
+fault("traits have no place", "engine/line/layer.c", "if (evict_policy_trait(evict->policy))\n", "if (0)\n", GOLDEN)
 fault("vectors forget the trait", EVICT_INC, "return u->score.trait ? v16_mul(score, trait) : score;", "return u->score.trait ? score : score;", "attend_test")
 fault("a value's codes leave all", "kernels/score.h", "score_codes_left(score_code_error(k, n), score_code_error(v, n));",
       "score_codes_left(score_code_error(k, n), 0 * score_code_error(v, n));", TRAITS)
@@ -129,7 +129,7 @@ fault("positions are no part of the answer", "engine/api/run_setup.c",
       'e->positions == EVICT_POSITIONS_SLOT ? "kv_positions=slot\\n" : "");', '"");', ROLLING)
 fault("learned positions roll", "engine/api/run_setup.c", "if (s->position != POSITION_ROPE)\n        return fail",
       "if (s->position != POSITION_ROPE && s->dim < 0)\n        return fail", ROLLING)
-fault("tables of angles end with the prompt", "policy/layout.c", "max_i64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
+fault("tables of angles end with the prompt", "engine/line/layer.c", "max_i64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
 fault("attention by rank costs nothing", "policy/attention.c", "return 2.0 * 4 * s->n_kv_heads * s->head_dim;", "return 0;", "cost_test")
 fault("attend.cu: a key turns by its slot", ATTEND_CU, "s.rank = t.kv.slot_rank[", "s.rank = 0 * t.kv.slot_rank[", SIMT_ATTEND)
 fault("attend_join.cu: a victim leaves a gap", JOIN_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)

@@ -440,9 +440,9 @@ fault("attention begins before part 0 has left its numbers", "engine/line/attend
 fault("part 1 does not wait for attention", "engine/line/attend.c",
       "    while (a->n_done == a->n_waited)", "    while (0)", LINE)
 fault("two batches bring their q, k and v to one place", "engine/line/attend.c",
-      "memory_at(m, LAYOUT_ATTEND_IN, i),", "memory_at(m, LAYOUT_ATTEND_IN, 0),", LINE)
+      "        x->in = CARVE_SLAB(", "        x->in = i ? a->exchange[0].in : CARVE_SLAB(", LINE)
 fault("two batches get their attention from one place", "engine/line/attend.c",
-      "memory_at(m, LAYOUT_ATTEND_OUT, i),", "memory_at(m, LAYOUT_ATTEND_OUT, 0),", LINE)
+      "        x->out = CARVE_SLAB(", "        x->out = i ? a->exchange[0].out : CARVE_SLAB(", LINE)
 CROSS_C = "engine/line/cross.c"
 fault("the link takes numbers that ops have not left yet", CROSS_C,
       "    b->empties->device->api->stream_wait(b->empties, b->full[i]);\n", "", LINE)
@@ -463,8 +463,8 @@ fault("the page that a prompt fills in part goes to the frame", "engine/line/lay
       "page_id(w, b, r, i, tail)", "page_id(w, b, r, i, 0 * tail - 1)", LINE)
 fault("scores of a prompt stay on the device", "engine/line/layer_decode.c:send_kept",
       "        ops_copy(copies, home->slot_score + at, rows->slot_score, n_bytes);\n", "", LINE)
-fault("what prompts leave has a page too few", "policy/layout.c:lay_kept",
-      "blocks(b, LAYOUT_KEPT_PAGES, 2, pages *", "blocks(b, LAYOUT_KEPT_PAGES, 2, (pages - 1) *", LINE)
+fault("what prompts leave has a page too few", "engine/line/cross.c:place_kept",
+      "pages * costs->kv_page_bytes", "(pages - 1) * costs->kv_page_bytes", LINE)
 fault("layers with a window attend in the scratch of scores", "kernels/cpu/cpu.h",
       "int64_t logits = max_i64(all, SPLIT_SLOTS);", "int64_t logits = scores ? all : SPLIT_SLOTS;", LINE)
 fault("attention comes back as the other width", CROSS_C,
@@ -499,11 +499,11 @@ fault("KV lives where that of another extent does", "engine/line/home_kv.c",
       "    return h->kv_places[layer * h->plan->batches + (batch > 1 ? batch - 1 : batch)];", LINE)
 fault("tails of KV in RAM and on NVMe share a place", "engine/line/home_kv.c",
       "int64_t at = home.rank + (home.tier == TIER_NVME ? h->plan->kv_ram : 0);", "int64_t at = home.rank;", LINE)
-fault("hidden states stand where KV does", "engine/line/home.c",
-      "    h->hidden_offset[TIER_NVME] = disk_kv_bytes(h);\n", "", "engine_test")
-fault("the tiles at hand are not counted", "policy/layout.c",
-      "arena == ARENA_DEVICE ? TIER_DEVICE : TIER_RAM] += *end - before;",
-      "arena == ARENA_DEVICE ? TIER_DEVICE : TIER_RAM] += id == LAYOUT_TILES ? 0 : *end - before;", LINE)
+fault("hidden states stand where KV does", "engine/line/home.c:home_place_stays",
+      "CARVE_BLOCKS(c, hidden, ARENA_DISK, 1, hidden_disk * frame).offset", "0 * CARVE_BLOCKS(c, hidden, ARENA_DISK, 1, hidden_disk * frame).offset",
+      "engine_test")
+fault("the tiles at hand have no place", "engine/line/home.c:tiles_bytes",
+      "most = max_i64(most, w->tile_bytes[layer]);", "most = max_i64(most, 0 * w->tile_bytes[layer]);", LINE)
 fault("--mem-device is what is free, whatever it says", "policy/plan.c",
       "is_over(bytes->device, budget->device,", "is_over(bytes->device - (1 << 20), budget->device,", SIM)
 fault("a lost device is not noticed", "engine/line/stage.c",
@@ -523,14 +523,14 @@ fault("heads are prepared whole", "engine/line/engine.c",
 fault("the budget is one page off", "policy/plan.c",
       "is_over(bytes->ram, budget->ram,", "is_over(bytes->ram - 4096, budget->ram,",
       "plan_test", "engine_test")
-fault("a KV frame is not laid out", "policy/layout.c",
-      "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames, pages * page);",
-      "blocks(b, LAYOUT_KV_FRAME_PAGES, p->kv_frames - 1, pages * page);", "engine_test")
-fault("parts of the layout overlap", "policy/layout.c",
-      "*end = at + round_up(n_bytes, ARRAY_ALIGN) + LAYOUT_GAP;",
-      "*end = at + round_up(n_bytes - 64, ARRAY_ALIGN) + LAYOUT_GAP;", "engine_test")
-fault("scores of prompts have no place", "policy/layout.c",
-      "    array(b, LAYOUT_PROMPT_SCORES, prompt_pages * PAGE_SLOTS * s->n_kv_heads, 4);\n", "", "engine_test")
+fault("a KV frame has no place", "engine/line/home.c:place_kv",
+      "CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n, pages * page)",
+      "CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n - 1, pages * page)", "engine_test")
+fault("parts overlap", "engine/line/carve.c", "round_up(all, CARVE_ALIGN)", "round_up(all - 64, CARVE_ALIGN)", "engine_test")
+fault("scores of prompts have no place", "engine/line/layer.c",
+      "(int64_t)w->prompt_page_cap * PAGE_SLOTS * s->n_kv_heads);", "0);", "engine_test")
+fault("what is placed differs from what was measured", "engine/line/layer.c:layer_place_apart",
+      "if (w->evict->positions == EVICT_POSITIONS_SLOT)\n", "if (w->slot_cos)\n", LINE)
 
 # ---- attention on CUDA, under the SIMT shim
 
@@ -672,7 +672,7 @@ fault("loose.cu: RAM is read and written when a copy is queued", "kernels/cuda/l
 fault("loose.cu: streams share a buffer", "kernels/cuda/loose.cu",
       "            s->all->taken[i] = 1;\n", "", SIMT_PINS)
 fault("rows of embeddings lie in RAM that ops do not see", "engine/line/home.c",
-      "tier_pin(&h->pinned, l->busy_bytes[ARENA_PINNED])", "tier_pin(&h->pinned, 0)", LINE)
+      "tier_pin(&h->pinned, busy[ARENA_PINNED])", "tier_pin(&h->pinned, 0)", LINE)
 fault("device.h: sm_75 reads bf16", "kernels/device.h", "sm < 80 ? DTYPE_F16", "sm < 75 ? DTYPE_F16", SIMT_DEVICE)
 fault("device.h: codes are made rows", "kernels/device.h", "if (lib || !narrow)", "if (lib || narrow)", SIMT_DEVICE)
 fault("device.h: codes that become f16 are not looked at", "kernels/device.h", "form.as_f16 = sm < 80;", "form.as_f16 = 0;", SIMT_DEVICE)

@@ -291,9 +291,9 @@ fault("much the same is an alternative", "engine/api/explain.c",
       "            other = differ(&c->plan, &e->alternatives[k].plan);", "            other = 1;", ALTERNATIVES)
 fault("an alternative with the flags of the plan", "engine/api/explain.c",
       "plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);", "plan_freeze(r, a->freeze, sizeof a->freeze);", ALTERNATIVES)
-fault("few rows have the scratch of many", "policy/layout.c",
-      "min_i64(p->batch * c->attend_row_bytes, c->attend_rows_bytes);", "c->attend_rows_bytes;", "cost_test")
-fault("rows attend in the scratch of one", "policy/layout.c",
+fault("few rows have the scratch of many", "engine/line/layer.c",
+      "min_i64(p->batch * costs->attend_row_bytes, costs->attend_rows_bytes);", "costs->attend_rows_bytes;", "cost_test")
+fault("rows attend in the scratch of one", "engine/line/layer.c",
       "max_i64(tile, p->attn_cpu ? 0 : rows)", "max_i64(tile, p->attn_cpu ? 0 : 0 * rows)", "cost_test", "simt_line_test")
 fault("scratch for the threads of this machine", "engine/api/run_rates.c",
       "    return r->elsewhere ? take_threads(r) : OK;", "    return r->elsewhere && 0 ? take_threads(r) : OK;", ALTERNATIVES)
@@ -409,11 +409,11 @@ fault("two models of one size are one", "engine/model/pack.c",
 
 # ---- what is worked on at once
 
-fault("a device's tile is that of RAM", "policy/layout.c:layout_tile_tokens", "int i = PLAN_TILES - 1;", "int i = 0;", "tiles_test")
-fault("RAM has a device's tile", "policy/search.c:search_tiles", "s->tile_tokens = s->wish->device\n", "s->tile_tokens = 1\n", "tiles_test")
-fault("a tile takes a 16th of a device", "policy/layout.c", "#define TILE_SHARE  32 ", "#define TILE_SHARE  16 ", "tiles_test")
-fault("scratch has no part in the size of a tile", "policy/layout.c:layout_tile_bytes", "    lay_scratch(&b);\n", "", "tiles_test")
-fault("scratch is that of the smallest tile", "policy/layout.c:tile_size", "PLAN_TILE_TOKENS << i < tile_tokens", "PLAN_TILE_TOKENS << i < 0",
+fault("a device's tile is that of RAM", "policy/plan.c:plan_tile_tokens", "PLAN_TILE_TOKENS << (PLAN_TILES - 1);", "PLAN_TILE_TOKENS;", "tiles_test")
+fault("RAM has a device's tile", "policy/search.c:search_tiles", "s->wish->device ? plan_tile_tokens(", "1 ? plan_tile_tokens(", "tiles_test")
+fault("a tile takes a 16th of a device", "policy/plan.c", "#define TILE_SHARE  32 ", "#define TILE_SHARE  16 ", "tiles_test")
+fault("scratch has no part in the size of a tile", "engine/line/layer.c:layer_tile_bytes", "    place_scratch(&w, &c);\n", "", "tiles_test")
+fault("scratch is that of the smallest tile", "engine/line/layer.c:tile_size", "PLAN_TILE_TOKENS << i < tile_tokens", "PLAN_TILE_TOKENS << i < 0",
       "tiles_test")
 fault("costs are counted for one size of a tile", "engine/line/costs.c:engine_costs", "const int tile = PLAN_TILE_TOKENS << i;",
       "const int tile = PLAN_TILE_TOKENS;", "costs_test")
@@ -423,8 +423,8 @@ fault("nothing fits beside a large tile", "policy/search.c:search_tiles", "if (b
       "tiles_test")
 fault("a device's head has more positions at once than there are", "policy/plan.c:derive_tiles",
       "(int)min_i64(plan->head_positions, PLAN_DEVICE_POSITIONS)", "PLAN_DEVICE_POSITIONS", "tiles_test")
-fault("logits are laid out for RAM", "policy/layout.c", "array(b, LAYOUT_LOGITS, (int64_t)p->tile_positions * HEAD_TILE, 4);",
-      "array(b, LAYOUT_LOGITS, (int64_t)PLAN_TILE_POSITIONS * HEAD_TILE, 4);", "tiles_test")
+fault("logits have the place that they take in RAM", "engine/line/layer.c", "w->logits, n * HEAD_TILE);",
+      "w->logits, PLAN_TILE_POSITIONS * HEAD_TILE);", "tiles_test")
 fault("positions beyond a tile of the head are left out", "engine/line/layer_head.c:layer_slice",
       "i += w->plan->tile_positions) {", "i += w->plan->tile_tokens) {", "line_device_test")
 fault("the head's weights are read once a tile of tokens", "policy/pass.c:cost_on_device",

@@ -27,22 +27,20 @@ fault("all of free memory is a budget", MACHINE + "machine_room", "max_i64(info-
 
 # ---- memory that a plan counts
 
-fault("an array is one line of the cache short", "policy/layout.c:range",
-      "*end - before;", "*end - before - ARRAY_ALIGN;", "engine_test")
-fault("frames of weights are counted without one", "policy/layout.c:lay_weight_frames",
-      "blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames, p->weight_frame_bytes);",
-      "blocks(b, LAYOUT_WEIGHT_FRAMES, p->weight_frames - 1, p->weight_frame_bytes);", "engine_test")
-fault("layers that stay in RAM cost nothing", "policy/layout.c:lay_residents",
-      "b->l->weights[layer] = range(b, id, n_bytes, BLOCK_BYTES);",
-      "b->l->weights[layer] = b->l->n_bytes[ARENA_HOST], b->l->n_bytes[ARENA_HOST] += n_bytes;", "plan_test")
+fault("an array is one line of the cache short", "engine/line/carve.c",
+      "c->end[arena] - before;", "c->end[arena] - before - CARVE_ALIGN;", "engine_test")
+fault("frames of weights are counted without one", "engine/line/home.c:place_weights",
+      "ARENA_DEVICE, n, p->weight_frame_bytes);", "ARENA_DEVICE, n - 1, p->weight_frame_bytes);", "engine_test")
+fault("layers that stay in RAM cost nothing", "engine/line/home.c:place_resident",
+      "plan_resident_bytes(p, c->set->weights, layer));", "0);", "plan_test")
 fault("the hint is 1 MiB short", "policy/plan.c:is_over", "(long long)ceil_div(n_bytes, 1048576)", "(long long)(n_bytes / 1048576)",
       "budget_test.py --only small_model")
 fault("RAM is not held against its budget", "policy/plan.c:plan_check",
       'is_over(bytes->ram, budget->ram, "RAM", "ram", why, why_cap)', "0", "plan_test")
 fault("disk is not held against its budget", "policy/plan.c:plan_check",
       'is_over(bytes->disk, budget->disk, "disk", "disk", why, why_cap)', "0", "plan_test")
-fault("KV on disk takes no disk", "policy/plan.c:count_bytes",
-      "pages[TIER_NVME] * costs->kv_page_bytes", "0 * pages[TIER_NVME]", "plan_test")
+fault("KV on disk takes no disk", "engine/line/home.c:home_place_stays",
+      "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, pages[TIER_NVME] * page);", "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, 0);", "plan_test")
 fault("scratch is not reserved", "offload/tier_nvme.c:tier_nvme_open",
       "int e = posix_fallocate(t->fd, 0, t->n_bytes);", "int e = ftruncate(t->fd, t->n_bytes) == 0 ? 0 : errno;",
       "nth_test.py --only calls")

@@ -15,8 +15,8 @@
 #include <cmocka.h>
 #undef fail // ours, from base.h
 
+#include "engine/line/engine.h"
 #include "kernels/base/base.h"
-#include "policy/layout.h"
 #include "policy/search.h"
 
 #define MIB 1048576
@@ -96,28 +96,21 @@ __attribute__((unused)) static int setup(void **state)
                          .slots_max = 600,
                          .slots_mean = 300,
                          .line_bytes_max = 4000};
-    costs = (struct plan_costs){.kv_page_bytes = 32768,
+    costs = (struct plan_costs){.measure = engine_measure,
+                                .tile_bytes = layer_tile_bytes,
+                                .kv_page_bytes = 32768,
                                 .prompt_page_bytes = 32768,
                                 .cross = {4, 4},
                                 .text_bytes = 12 * MIB,
                                 .io_bytes = MIB,
                                 .row_token_bytes = 16,
-                                .scratch_bytes = {3 * MIB, 6 * MIB, 12 * MIB, 24 * MIB},
-                                .filter_bytes = 8192,
-                                .edit_bytes = 12};
+                                .scratch_bytes = {3 * MIB, 6 * MIB, 12 * MIB, 24 * MIB}};
     const struct model_weights numbers = {
         .layer = {{[MATMUL_BF16] = 6291456}, {[MATMUL_BF16] = 6291456}},
         .head = {{[MATMUL_BF16] = HEAD_TILE * 768}, {[MATMUL_BF16] = HEAD_TILE * 768}}};
     model_rates_derive(&costs.rates, &MACHINE, &numbers);
     evict = (struct evict){.policy = EVICT_FULL};
     return 0;
-}
-
-__attribute__((unused)) static int check(const struct plan *p, const struct budget *budget,
-                                         struct plan_bytes *b, char *why, int why_cap)
-{
-    static struct layout layout;
-    return plan_check(p, &weights, &work, &shape, &evict, &costs, budget, &layout, b, why, why_cap);
 }
 
 __attribute__((unused)) static struct plan derived(struct plan p)
@@ -129,6 +122,13 @@ __attribute__((unused)) static struct plan derived(struct plan p)
 static struct setting setting_of(const struct machine *machine)
 {
     return (struct setting){&weights, &work, &shape, &evict, &costs, machine};
+}
+
+__attribute__((unused)) static int check(const struct plan *p, const struct budget *budget,
+                                         struct plan_bytes *b, char *why, int why_cap)
+{
+    const struct setting set = setting_of(&MACHINE);
+    return plan_check(&set, p, budget, b, why, why_cap);
 }
 
 __attribute__((unused)) static int search_on(const struct machine *machine,

@@ -555,35 +555,36 @@ static void test_windows_and_shares(void **state)
     assert_int_equal(kv_kinds_make(&kinds, windows, NULL, 8), 0);
 }
 
+/* Bytes of a plan's workspace; *meta: of what is known of its slots. */
+static int64_t workspace(const struct plan *p, int64_t *meta)
+{
+    struct plan_bytes b;
+    char why[256];
+    check(p, &NO_BUDGET, &b, why, sizeof why);
+    *meta = b.by[PLAN_BYTES_kv_meta][TIER_RAM];
+    return b.by[PLAN_BYTES_workspace][TIER_RAM];
+}
+
 /* Where positions are ranks slots have one number more, and the tables of angles end with what is
  * rotated: the longest prompt, or the slots and a new token. */
 static void test_ranks_have_room(void **state)
 {
     (void)state;
-    static struct layout by_slot;
-    struct budget none = {-1, -1, -1};
     const struct plan p = derived((struct plan){.batch = 8, .batches = 4, .prefill_tokens = 64});
-    struct plan_bytes a, b;
-    char why[256];
+    const int64_t row = 2 * 32 * 4,
+                  ranks = 32LL * 16 * 4 * p.slots_cap * 4; // of angles; of all rows
+    int64_t meta, more, all;
     evict = (struct evict){.policy = EVICT_STREAMING, .budget = 128, .sink = -1};
     work.slots_max = work.slots_mean = 128;
     work.tokens_max = 100000;
-    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &by_slot, &a, why, sizeof why);
-    assert_int_equal(layout_rope_rows(&work, &evict), 100000);
-    assert_int_equal(by_slot.parts[LAYOUT_SLOT_RANKS].n, 0);
+    all = workspace(&p, &meta);
     evict.positions = EVICT_POSITIONS_SLOT;
-    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &by_slot, &b, why, sizeof why);
-    assert_int_equal(layout_rope_rows(&work, &evict), 500);
-    assert_int_equal(by_slot.parts[LAYOUT_ROPE_COS].n_bytes, 500 * 32 * 4);
-    assert_int_equal(by_slot.parts[LAYOUT_SLOT_RANKS].n_bytes,
-                     by_slot.parts[LAYOUT_SLOT_POS].n_bytes);
-    assert_int_equal(by_slot.parts[LAYOUT_SLOT_RANKS].stride,
-                     by_slot.parts[LAYOUT_SLOT_POS].stride);
-    assert_true(b.by[PLAN_BYTES_kv_meta][TIER_RAM] > a.by[PLAN_BYTES_kv_meta][TIER_RAM]);
-    work.prompt_max = 40;
-    assert_int_equal(layout_rope_rows(&work, &evict), 129);
+    assert_in_range(all - workspace(&p, &more), 99500 * row - 4096, 99500 * row + 4096);
+    assert_int_equal(more - meta, ranks);
+    work.prompt_max = 40; // 128 slots and a new token
+    assert_in_range(all - workspace(&p, &more), 99871 * row - 4096, 99871 * row + 4096);
     work.tokens_max = 100;
-    assert_int_equal(layout_rope_rows(&work, &evict), 100);
+    assert_in_range(all - workspace(&p, &more), 99900 * row - 4096, 99900 * row + 4096);
 }
 
 /* Layers with a window among others that have none hold what it lets them hold, and no more is
@@ -591,14 +592,12 @@ static void test_ranks_have_room(void **state)
 static void test_windows_have_pools_of_their_own(void **state)
 {
     (void)state;
-    static struct layout with, without;
-    struct budget none = {-1, -1, -1};
     struct plan p = {.batch = 8, .batches = 4, .prefill_tokens = 64, .resident = 3, .kv_near = 40};
     struct plan_bytes a, b;
     char why[256];
     p = derived(p);
     evict = (struct evict){.policy = EVICT_WINDOW, .budget = 600, .sink = -1};
-    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &without, &a, why, sizeof why);
+    check(&p, &NO_BUDGET, &a, why, sizeof why);
     for (int i = 0; i < 16; i += 2)
         shape.layer_window[i] = 65;
     static struct kv_kinds kinds;
@@ -608,7 +607,7 @@ static void test_windows_have_pools_of_their_own(void **state)
     assert_int_equal(work.slots_kind[1], 64);
     p = derived(p);
     assert_int_equal(p.kind_pages[1], 2);
-    plan_check(&p, &weights, &work, &shape, &evict, &costs, &none, &with, &b, why, sizeof why);
+    check(&p, &NO_BUDGET, &b, why, sizeof why);
     int64_t windowed[N_TIERS] = {0}, pages[N_TIERS], saved = p.pages_batch - 8 * 2;
     for (int layer = 0; layer < 16; layer += 2)
         for (int batch = 0; batch < 4; batch++)
@@ -621,9 +620,9 @@ static void test_windows_have_pools_of_their_own(void **state)
         assert_int_equal(a.by[PLAN_BYTES_kv][tier] - b.by[PLAN_BYTES_kv][tier],
                          windowed[tier] * saved * costs.kv_page_bytes);
     }
-    int64_t slots = 8 * 4 * (p.slots_cap - 64); // positions; of a row, of all heads and such layers
-    assert_int_equal(without.parts[LAYOUT_SLOT_POS].n_bytes - with.parts[LAYOUT_SLOT_POS].n_bytes,
-                     slots * 4);
+    int64_t slots = 8 * 4 * (p.slots_cap - 64); // of a row, of all heads and such layers
+    assert_int_equal(a.by[PLAN_BYTES_kv_meta][TIER_RAM] - b.by[PLAN_BYTES_kv_meta][TIER_RAM],
+                     32 * slots * 8); // positions and scores
     work.slots_kind[1] = p.pages_batch / 8 * 32 + 1;
     assert_int_equal(derived(p).kind_pages[1], 0);
 }

@@ -105,7 +105,9 @@ static void make_costs(const struct machine *m)
 {
     int64_t page = 4096 * (int64_t)pick(1, 16);
     double head = (double)HEAD_TILE * shape.dim, layer = (double)weights.layer_bytes[1] / 2;
-    costs = (struct plan_costs){.kv_page_bytes = page,
+    costs = (struct plan_costs){.measure = engine_measure,
+                                .tile_bytes = layer_tile_bytes,
+                                .kv_page_bytes = page,
                                 .kv_pages_written = {1 / 32.0, 1 / 32.0},
                                 .prompt_page_bytes = page,
                                 .cross = {pick(1, 2) * 2, pick(1, 2) * 2},
@@ -491,7 +493,9 @@ static void make_large(int n_out)
                          .slots_max = 512 + n_out,
                          .slots_mean = 512 + n_out,
                          .line_bytes_max = 4000};
-    costs = (struct plan_costs){.kv_page_bytes = 131072,
+    costs = (struct plan_costs){.measure = engine_measure,
+                                .tile_bytes = layer_tile_bytes,
+                                .kv_page_bytes = 131072,
                                 .prompt_page_bytes = 131072,
                                 .cross = {2, 2},
                                 .text_bytes = 64 * MIB,

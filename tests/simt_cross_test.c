@@ -1,7 +1,6 @@
 /* tests/simt_cross_test.c - engine/line/cross.c on a CUDA device without a GPU: whatever runs when,
  * each tile, and what each prompt leaves, arrives as it was when it was sent. */
 #include "engine/line/cross.h"
-#include "policy/layout.h"
 #include "tests/ops_help.h"
 #include "tests/simt/cudart/cudart.h"
 #include "tests/simt/simt.h"
@@ -27,21 +26,20 @@ static float number(int tile, int i)
 static void play(struct device *d, struct scene *scene, struct cross_bytes bytes)
 {
     const struct device_api *api = d->api;
-    struct layout layout = {0};
-    struct memory memory = {&layout, {NULL}};
-    struct cross cross;
+    struct cross cross = {.bytes = bytes};
     struct stream *s;
     struct event *e;
     void *mem;
     assert_int_equal(api->alloc(d, 16 << 10, &mem), OK);
-    memory.base[ARENA_DEVICE] = mem;
-    layout.parts[LAYOUT_CROSS_OUT] = (struct layout_part){ARENA_DEVICE, 0, ALL * 4, 2, ALL * 4};
-    layout.parts[LAYOUT_CROSS_IN] = (struct layout_part){ARENA_DEVICE, 2048, Q * 4, 2, Q * 4};
-    layout.parts[LAYOUT_KEPT_PAGES] = (struct layout_part){ARENA_DEVICE, 8192, ALL * 4, 2, ALL * 4};
-    float *q = (float *)(void *)((uint8_t *)mem + 4096), *attn = q + ALL;
+    uint8_t *at = mem;
+    cross.out.buffers = (struct slab){.base = at, .stride = ALL * 4, .n_bytes = ALL * 4, .n = 2};
+    cross.in.buffers = (struct slab){.base = at + 2048, .stride = Q * 4, .n_bytes = Q * 4, .n = 2};
+    cross.kept.buffers =
+        (struct slab){.base = at + 8192, .stride = ALL * 4, .n_bytes = ALL * 4, .n = 2};
+    float *q = (float *)(void *)(at + 4096), *attn = q + ALL;
     assert_int_equal(api->stream_open(d, &s), OK);
     assert_int_equal(api->event_open(d, &e), OK);
-    assert_int_equal(cross_open(&cross, &memory, bytes, s), OK);
+    assert_int_equal(cross_open(&cross, s), OK);
     const struct ops ops = {.stream = s};
     for (int i = 0; i < TILES; i++) {
         ops_copy(&ops, q, scene->sent[i], ALL * 4);
@@ -55,7 +53,7 @@ static void play(struct device *d, struct scene *scene, struct cross_bytes bytes
     }
     for (int i = 0; i < TILES; i++) { // of one tile
         ops_copy(&ops, q, scene->sent[i], ALL * 4);
-        uint8_t *kept = memory_at(&memory, LAYOUT_KEPT_PAGES, cross_kept_begin(&cross));
+        uint8_t *kept = slab_at(&cross.kept.buffers, cross_kept_begin(&cross));
         ops_copy(&ops, kept, q, ALL * 4);
         const struct ops copies = cross_kept_filled(&cross);
         ops_copy(&copies, scene->kept[i], kept, ALL * 4);

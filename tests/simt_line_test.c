@@ -82,7 +82,7 @@ static enum err run(enum compute compute, const struct evict *evict, const struc
     const int64_t few = plan.device ? cudart_small_copies() : 0; // of trials of cuBLASLt
     enum err err = engine_run(&b.engine);
     *outcome = b.outcome;
-    busy_bytes = b.layout.busy_bytes[ARENA_PINNED];
+    busy_bytes = b.engine.home.ring_bytes;
     if (plan.device) // no op waits for the copy engine with a small table
         assert_int_equal(cudart_small_copies(), few);
     if (plan.device) // what the plan proved is what was taken, and a page to align it

@@ -21,36 +21,35 @@ static void large_shape(void)
 static void test_tiles_grow_with_a_device(void **state)
 {
     (void)state;
+    const struct setting set = setting_of(&MACHINE);
     const int64_t gib = 1024 * (int64_t)MIB;
-    assert_int_equal(layout_tile_tokens(&shape, &costs, 64 * MIB), 256);
-    assert_int_equal(layout_tile_tokens(&shape, &costs, 16 * gib), 2048);
-    assert_int_equal(layout_tile_tokens(&shape, &costs, -1), 2048);
+    assert_int_equal(plan_tile_tokens(&set, 64 * MIB), 256);
+    assert_int_equal(plan_tile_tokens(&set, 16 * gib), 2048);
+    assert_int_equal(plan_tile_tokens(&set, -1), 2048);
     for (int tile = 512; tile <= 2048; tile *= 2) {
-        int64_t least = 32 * layout_tile_bytes(&shape, &costs, tile);
-        assert_int_equal(layout_tile_tokens(&shape, &costs, least), tile);
-        assert_int_equal(layout_tile_tokens(&shape, &costs, least - 1), tile / 2);
+        int64_t least = 32 * layer_tile_bytes(&set, tile);
+        assert_int_equal(plan_tile_tokens(&set, least), tile);
+        assert_int_equal(plan_tile_tokens(&set, least - 1), tile / 2);
     }
     large_shape();
-    assert_int_equal(layout_tile_tokens(&shape, &costs, 4 * gib), 256);
-    assert_int_equal(layout_tile_tokens(&shape, &costs, 16 * gib), 1024);
-    assert_int_equal(layout_tile_tokens(&shape, &costs, 80 * gib), 2048);
+    assert_int_equal(plan_tile_tokens(&set, 4 * gib), 256);
+    assert_int_equal(plan_tile_tokens(&set, 16 * gib), 1024);
+    assert_int_equal(plan_tile_tokens(&set, 80 * gib), 2048);
     const int64_t token = (5 * 7168 + 28672) * 4 + 28672 * 2; // what it is, q, k, v, attn; gate
-    assert_in_range(layout_tile_bytes(&shape, &costs, 1024), 1024 * token, 1024 * token + 16384);
+    assert_in_range(layer_tile_bytes(&set, 1024), 1024 * token, 1024 * token + 16384);
 }
 
-/* What is worked on at once is laid out, in RAM and on a device, whose tile is no larger than its
- * steps. */
-static void test_tiles_are_laid_out(void **state)
+/* What the head works on at once has its place, in RAM and on a device; a device's tile is no
+ * larger than its steps. */
+static void test_tiles_have_a_place(void **state)
 {
     (void)state;
-    static struct layout l;
-    struct plan_bytes b;
+    struct plan_bytes b, more;
     char why[256];
     const struct {
         int device, tile, prefill, tokens, positions;
-    } cases[] = {{0, 0, 3000, 256, 64},      {1, 0, 3000, 256, 256},
-                 {1, 2048, 3000, 2048, 256}, {1, 2048, 1017, 2048, 256},
-                 {1, 2048, 1016, 1024, 256}, {1, 96, 3000, 96, 256}};
+    } cases[] = {{0, 0, 3000, 256, 64},      {1, 0, 3000, 256, 256},     {1, 2048, 3000, 2048, 256},
+                 {1, 2048, 1017, 2048, 256}, {1, 2048, 1016, 1024, 256}, {1, 96, 3000, 96, 256}};
     work.scored_positions = 1 << 20;
     for (int i = 0; i < 6; i++) {
         struct plan p = derived((struct plan){.batch = 8,
@@ -61,14 +60,12 @@ static void test_tiles_are_laid_out(void **state)
                                               .prefill_tokens = cases[i].prefill});
         assert_int_equal(p.tile_tokens, cases[i].tokens);
         assert_int_equal(p.tile_positions, cases[i].positions);
-        assert_int_equal(plan_check(&p, &weights, &work, &shape, &evict, &costs, &NO_BUDGET, &l, &b,
-                                    why, sizeof why),
-                         0);
-        assert_int_equal(l.parts[LAYOUT_Q].n_bytes, (int64_t)p.tile_tokens * 768 * 4);
-        assert_int_equal(l.parts[LAYOUT_LOGITS].n_bytes, (int64_t)p.tile_positions * HEAD_TILE * 4);
-        assert_int_equal(l.parts[LAYOUT_HEAD_IN].n_bytes, (int64_t)p.tile_positions * 768 * 4);
-        const int size = p.tile_tokens > 1024 ? 3 : p.tile_tokens > 512 ? 2 : 0;
-        assert_int_equal(l.parts[LAYOUT_SCRATCH].n_bytes, costs.scratch_bytes[size]);
+        const enum tier_kind near = plan_near(&p);
+        assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
+        p.tile_positions *= 2;
+        assert_int_equal(check(&p, &NO_BUDGET, &more, why, sizeof why), 0);
+        assert_int_equal(more.by[PLAN_BYTES_head][near] - b.by[PLAN_BYTES_head][near],
+                         cases[i].positions * (HEAD_TILE + 768) * 4);
     }
     work.scored_positions = 0; // a position a row
     assert_int_equal(derived((struct plan){.batch = 8, .batches = 2, .device = 1}).tile_positions,
@@ -84,6 +81,7 @@ static void test_search_chooses_a_tile(void **state)
     struct plan_bytes b;
     char why[320];
     struct budget budget = {16384LL * MIB, 4096LL * MIB, 0};
+    const struct setting set = setting_of(&MACHINE);
     wish.prefill_tokens = 8000;
     assert_int_equal(search(&wish, &NO_BUDGET, &p, why, sizeof why), 0);
     assert_int_equal(p.tile_tokens, PLAN_TILE_TOKENS);
@@ -98,13 +96,13 @@ static void test_search_chooses_a_tile(void **state)
     wish.hidden_near = p.hidden_near;
     assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
     budget.device = b.device;
-    assert_int_equal(layout_tile_tokens(&shape, &costs, budget.device), 512);
+    assert_int_equal(plan_tile_tokens(&set, budget.device), 512);
     assert_int_equal(search(&wish, &budget, &p, why, sizeof why), 0);
     assert_int_equal(p.tile_tokens, 512);
     p.tile_tokens = PLAN_TILE_TOKENS;
     assert_int_equal(check(&p, &NO_BUDGET, &b, why, sizeof why), 0);
     budget.device = b.device;
-    assert_int_equal(layout_tile_tokens(&shape, &costs, budget.device), 512);
+    assert_int_equal(plan_tile_tokens(&set, budget.device), 512);
     assert_int_equal(search(&wish, &budget, &p, why, sizeof why), 0);
     assert_int_equal(p.tile_tokens, PLAN_TILE_TOKENS);
     budget.device--;
@@ -142,7 +140,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_tiles_grow_with_a_device, setup),
-        cmocka_unit_test_setup(test_tiles_are_laid_out, setup),
+        cmocka_unit_test_setup(test_tiles_have_a_place, setup),
         cmocka_unit_test_setup(test_search_chooses_a_tile, setup),
         cmocka_unit_test_setup(test_tiles_cost_their_weights, setup),
     };

@@ -1,9 +1,9 @@
 /* bench/gpu/step.c - see step.h. */
 #include "bench/gpu/step.h"
 
+#include "engine/line/layer.h"
 #include "offload/probe_impl.h"
 #include "policy/evict.h"
-#include "policy/layout.h"
 
 #define RATES_TOKENS 1024 // of the tile, of a row's slots and of the prompt of step_rates()
 #define RATES_ROWS   64
@@ -178,13 +178,13 @@ static void head(struct making *mk, int positions)
 /* As a plan chooses it. The kernels' scratch: what matmuls read, rounded to 2 bytes a number. */
 static int tile_of(const struct card_job *job, const struct shape *s, const struct gpu_card *card)
 {
-    struct plan_costs costs = {0};
+    struct plan_costs costs = {.tile_bytes = layer_tile_bytes};
     const int64_t mlp = (int64_t)shape_mlps_used(s) * s->ffn_dim;
     const int64_t wide = max_i64(max_i64(s->dim, mlp), (int64_t)s->n_heads * s->head_dim);
     for (int i = 0; i < PLAN_TILES; i++)
         costs.scratch_bytes[i] = ((int64_t)PLAN_TILE_TOKENS << i) * wide * 2;
-    return layout_tile_tokens(s, &costs,
-                              job->device_memory > 0 ? job->device_memory : card->memory_bytes);
+    return plan_tile_tokens(&(struct setting){.shape = s, .costs = &costs},
+                            job->device_memory > 0 ? job->device_memory : card->memory_bytes);
 }
 
 /* Tables of `times` steps of the line. A kernel copies them (ops_copy, kernels/device.h), so they

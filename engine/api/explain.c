@@ -11,7 +11,6 @@
 #include "engine/api/plan_file.h"
 #include "engine/api/report.h"
 #include "engine/api/words.h"
-#include "policy/layout.h"
 
 #define WITHIN 1.10 // of the chosen plan's time
 #define ALIKE  0.05 // of all there is: homes that differ by less are much the same
@@ -64,11 +63,10 @@ static void fill_alternatives(struct explain *e, const struct run *r)
             other = differ(&c->plan, &e->alternatives[k].plan);
         if (!other)
             continue;
-        struct layout layout;
         char why[320];
         *a = (struct explain_alternative){.plan = c->plan, .job_s = c->job_s, .make_s = make_s};
-        if (plan_check(&a->plan, r->weights, &r->work, &r->model->shape, &r->evict, &r->costs,
-                       &r->budget, &layout, &a->bytes, why, sizeof why) != 0)
+        const struct setting set = run_setting(r);
+        if (plan_check(&set, &a->plan, &r->budget, &a->bytes, why, sizeof why) != 0)
             continue;
         plan_freeze_as(r, &a->plan, a->freeze, sizeof a->freeze);
         e->n_alternatives++;

@@ -45,7 +45,6 @@ struct replan {
     int64_t refused_ram;  // no plan fits this much
     struct plan next;
     struct plan_bytes bytes;
-    struct layout layouts[2]; // the line that is left has one still
     char why[160];
     char text[TEXTS][512];
     int n;
@@ -105,10 +104,8 @@ static int find_next(struct replan *w, const struct setting *set, const struct b
     }
     if (rc != 0)
         rc = plan_search(set, &any, budget, r->search, &w->next, NULL, why, sizeof why);
-    struct layout *layout = &w->layouts[w->n & 1];
     if (rc == 0)
-        CHECK(plan_check(&w->next, set->weights, set->work, set->shape, set->evict, set->costs,
-                         budget, layout, &w->bytes, why, sizeof why) == 0);
+        CHECK(plan_check(set, &w->next, budget, &w->bytes, why, sizeof why) == 0);
     return rc == 0;
 }
 
@@ -320,13 +317,12 @@ void replan_begin(struct replan *w)
     cpu_wait_read(&w->waits, NULL);
 }
 
-void replan_take(struct replan *w, const struct layout **layout)
+void replan_take(struct replan *w)
 {
     struct run *r = w->run;
     char layers[160], *text = w->text[w->n < TEXTS ? w->n : TEXTS - 1];
     r->decision.plan = w->next;
     r->decision.bytes = w->bytes;
-    *layout = &w->layouts[w->n & 1];
     plan_layers_text(r, layers, sizeof layers);
     snprintf(text, sizeof w->text[0],
              "pass %lld: %s: now %d x %d rows; weights: %s; KV %s; %d prompt tokens a pass; "

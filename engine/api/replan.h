@@ -24,9 +24,8 @@ enum err replan_open(struct replan **w, struct run *r);
 enum err replan_watch(struct replan *w, struct engine_config *config);
 /* The line is open, its first step is next. Accepts NULL. */
 void replan_begin(struct replan *w);
-/* The line was left: r->decision.plan and r->decision.bytes are those of the next plan, and so is
- * *layout. */
-void replan_take(struct replan *w, const struct layout **layout);
+/* The line was left: r->decision.plan and r->decision.bytes become those of the next plan. */
+void replan_take(struct replan *w);
 /* Measured over predicted seconds of the passes of this run, without any factor of earlier runs. 0:
  * the run says nothing of later ones: it was short, changed its plan, or other processes had the
  * cores that its threads wanted. */

@@ -58,10 +58,9 @@ enum err run_walk(struct run *r)
                                ? tokenizer_stops(r->session->opened.tokenizer, &n_stops)
                                : NULL;
     struct engine_config e = {.plan = r->decision.plan,
-                              .layout = &r->decision.layout,
+                              .set = run_setting(r),
                               .model = r->model,
                               .job = r->job,
-                              .evict = r->evict,
                               .ops = r->ops,
                               .kv_format = r->kv_format,
                               .io = r->session->io,
@@ -69,8 +68,6 @@ enum err run_walk(struct run *r)
                               .device = r->session->device,
                               .numa_node = threads_node(r),
                               .offload_dir = r->session->offload_dir,
-                              .rope_rows = layout_rope_rows(&r->work, &r->evict),
-                              .edits_max = job_edits_max(r->job),
                               .stops = stops,
                               .n_stops = n_stops,
                               .dump_path = c->kv_dump,
@@ -99,7 +96,7 @@ enum err run_walk(struct run *r)
     TRY(engine_run(&r->engine));
     while (r->engine.left) {
         engine_give_back(&r->engine);
-        replan_take(r->replan, &e.layout);
+        replan_take(r->replan);
         e.plan = r->decision.plan;
         TRY(dummy_layers_store(&dummy, &r->decision.plan));
         TRY(replan_watch(r->replan, &e));

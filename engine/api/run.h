@@ -65,7 +65,6 @@ struct session {
 struct decision {
     struct plan_wish wish; // what the flags and the plan file fixed
     struct plan plan;
-    struct layout layout;
     struct plan_bytes bytes;
     struct plan_time time;
 };

@@ -356,7 +356,6 @@ enum err run_plan(struct run *r)
 enum err run_choose(struct run *r)
 {
     const struct config *c = r->config;
-    const struct shape *shape = &r->model->shape;
     char why[320];
     if (!r->weights)
         r->weights = malloc(sizeof *r->weights);
@@ -392,8 +391,9 @@ enum err run_choose(struct run *r)
     r->decision.wish = wish;
     TRY(take_search(r, &wish));
     TRY(choose_plan(r, &wish));
-    CHECK(plan_check(&r->decision.plan, r->weights, &r->work, shape, &r->evict, &r->costs,
-                     &r->budget, &r->decision.layout, &r->decision.bytes, why, sizeof why) == 0);
+    const struct setting set = run_setting(r);
+    CHECK(plan_check(&set, &r->decision.plan, &r->budget, &r->decision.bytes, why, sizeof why) ==
+          0);
     price_plan(r, &r->decision.plan, &r->decision.time);
     plan_tell_changes(r, &asked);
     if (r->plan_told != PLAN_BY_COMMAND)

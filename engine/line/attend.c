@@ -49,35 +49,35 @@ static void *attender_main(void *arg)
     return NULL;
 }
 
-static void place(struct attender *a, const struct layer_work *like)
+void attender_place(struct attender *a, struct carve *c, const struct layer_work *like)
 {
-    const struct memory *m = like->memory;
+    const struct shape *s = c->set->shape;
+    const struct cross_bytes bytes = c->set->costs->cross;
+    const int64_t step = c->plan->step_tokens, heads = (int64_t)s->n_heads * s->head_dim,
+                  kv = (int64_t)s->n_kv_heads * s->head_dim;
     a->work = *like;
-    a->work.ops.stream = a->cpu;
     a->work.tables = &a->tables;
-    layer_place_apart(&a->work);
-    a->tables = (struct tables){.memory = m, .part = LAYOUT_ATTEND_TABLES};
-    float **const tile[] = {&a->work.q, &a->work.k, &a->work.v, &a->work.attn};
-    for (int i = 0; i < 4; i++)
-        *tile[i] = memory_at(m, LAYOUT_ATTEND_TILE, i);
     for (int i = 0; i < ATTEND_JOBS; i++) {
-        a->exchange[i] = (struct exchange){.bytes = a->cross.bytes,
-                                           .in = memory_at(m, LAYOUT_ATTEND_IN, i),
-                                           .out = memory_at(m, LAYOUT_ATTEND_OUT, i),
-                                           .sinks = memory_at(m, LAYOUT_ATTEND_SINKS, i)};
+        struct exchange *x = &a->exchange[i];
+        x->bytes = bytes;
+        x->in = CARVE_SLAB(c, workspace, ARENA_PINNED, 1, step * (heads + 2 * kv) * bytes.in).base;
+        x->out = CARVE_SLAB(c, workspace, ARENA_PINNED, 1, step * heads * bytes.out).base;
+        CARVE(c, workspace, ARENA_PINNED, x->sinks, s->sinks * s->n_heads);
     }
+    tables_place(&a->tables, c, ARENA_HOST, ATTEND_JOBS);
+    layer_place_apart(&a->work, c);
+    cross_place(&a->cross, c);
 }
 
-enum err attender_open(struct attender *a, const struct layer_work *like, struct cross_bytes bytes,
-                       struct trace *trace)
+enum err attender_open(struct attender *a, struct stream *stream, struct trace *trace)
 {
-    struct stream *stream = like->ops.stream;
-    *a = (struct attender){.trace = trace};
+    a->trace = trace;
     TRY(device_cpu()->api->stream_open(device_cpu(), &a->cpu));
-    TRY(cross_open(&a->cross, like->memory, bytes, stream));
+    a->work.ops.stream = a->cpu;
+    layer_open_apart(&a->work);
+    TRY(cross_open(&a->cross, stream));
     for (int i = 0; i < ATTEND_JOBS; i++)
         TRY(stream->device->api->event_open(stream->device, &a->ready[i]));
-    place(a, like);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
     TRY(thread_need(&a->thread, attender_main, a, "attention", "thread"));

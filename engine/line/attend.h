@@ -41,10 +41,11 @@ struct attender {
     pthread_cond_t changed;
 };
 
-/* like: the device's workspace, already placed. The thread uses like->ops.pool; the device's stream
- * remains the device's. ERR_FIT, ERR_DEVICE. */
-enum err attender_open(struct attender *a, const struct layer_work *like, struct cross_bytes bytes,
-                       struct trace *trace);
+/* Carves the CPU's workspace and the buffers. like: the device's workspace, already placed. The
+ * thread uses like->ops.pool. */
+void attender_place(struct attender *a, struct carve *c, const struct layer_work *like);
+/* Call after attender_place(). stream: of the device's ops. ERR_FIT, ERR_DEVICE. */
+enum err attender_open(struct attender *a, struct stream *stream, struct trace *trace);
 /* attender_stop() waits for the running job. Close the device's stream between the two calls: its
  * queue may still wait for events of the attender. Both accept a zeroed attender. */
 void attender_stop(struct attender *a);

@@ -8,50 +8,66 @@
 
 #include <string.h>
 
-static void batch_place(const struct memory *m, const struct plan *plan, int index, struct batch *t)
+static void place_batches(struct batches *b, struct carve *c)
 {
-    *t = (struct batch){.index = index,
-                        .pass = -1,
-                        .n_rows = plan->batch,
-                        .rows = memory_at(m, LAYOUT_ROWS, index),
-                        .spans = memory_at(m, LAYOUT_SPANS, index),
-                        .positions = memory_at(m, LAYOUT_POSITIONS, index),
-                        .free_pages = memory_at(m, LAYOUT_FREE_PAGES, index),
-                        .n_free_pages = (int)plan->pages_batch};
-    for (int64_t p = 0; p < plan->pages_batch; p++) // a stack: the lowest id is handed out first
-        t->free_pages[p] = (int32_t)(plan->pages_batch - 1 - p);
-    for (int r = 0; r < plan->batch; r++) {
-        int64_t at = (int64_t)index * plan->batch + r;
-        t->rows[r] = (struct row){.pages = memory_at(m, LAYOUT_ROW_PAGES, at), .ahead_token = -1};
+    const struct plan *p = c->plan;
+    const int64_t n = p->batches, row_pages = p->slots_cap / PAGE_SLOTS;
+    CARVE(c, workspace, ARENA_HOST, b->batch, n);
+    const struct slab rows = CARVE_SLAB(c, workspace, ARENA_HOST, n,
+                                        p->batch * (int64_t)sizeof(struct row)),
+                      spans = CARVE_SLAB(c, workspace, ARENA_HOST, n,
+                                         2 * p->batch * (int64_t)sizeof(struct span)),
+                      positions = CARVE_SLAB(c, head, ARENA_HOST, n,
+                                             p->head_positions * (int64_t)sizeof(struct position)),
+                      free_pages = CARVE_SLAB(c, kv_meta, ARENA_HOST, n, p->pages_batch * 4),
+                      pages = CARVE_SLAB(c, kv_meta, ARENA_HOST, n * p->batch, row_pages * 4);
+    for (int i = 0; b->batch && i < n; i++) {
+        struct batch *t = &b->batch[i];
+        *t = (struct batch){.index = i,
+                            .pass = -1,
+                            .n_rows = p->batch,
+                            .rows = slab_at(&rows, i),
+                            .spans = slab_at(&spans, i),
+                            .positions = slab_at(&positions, i),
+                            .free_pages = slab_at(&free_pages, i),
+                            .n_free_pages = (int)p->pages_batch};
+        for (int64_t k = 0; k < p->pages_batch; k++) // a stack: the lowest id is handed out first
+            t->free_pages[k] = (int32_t)(p->pages_batch - 1 - k);
+        for (int r = 0; r < p->batch; r++)
+            t->rows[r] = (struct row){.pages = slab_at(&pages, (int64_t)i * p->batch + r),
+                                      .ahead_token = -1};
     }
 }
 
-void batches_place(struct batches *b, const struct memory *memory, const struct plan *plan,
-                   const struct shape *shape, const struct evict *evict, int edits_max,
-                   int64_t ring_bytes)
+static struct head_tables place_head(const struct batches *b, struct carve *c,
+                                     enum carve_arena arena)
 {
-    b->ring_bytes = ring_bytes;
-    b->plan = plan;
-    b->gate = (struct gate){.prefill = plan->prefill_tokens};
-    b->shape = shape;
-    b->evict = evict;
-    b->edits_max = edits_max;
-    b->batch = memory_at(memory, LAYOUT_BATCHES, 0);
-    b->head_cap = (int64_t)plan->batch * (plan->batches - 1) + plan->head_positions;
-    for (int turn = 0; turn < 2; turn++)
-        b->heads[turn] = (struct head_tables){
-            .requests = memory_at(memory, LAYOUT_HEAD_REQUESTS, plan->device ? turn : 0),
-            .results = memory_at(memory, LAYOUT_HEAD_RESULTS, plan->device ? turn : 0),
-            .edits = memory_at(memory, LAYOUT_EDITS, 0),
-            .candidates = memory_at(memory, LAYOUT_CANDIDATES, 0)};
-    b->seen = b->heads[0];
-    if (plan->device)
-        b->seen = (struct head_tables){.requests = memory_at(memory, LAYOUT_SEEN_REQUESTS, 0),
-                                       .results = memory_at(memory, LAYOUT_SEEN_RESULTS, 0),
-                                       .edits = memory_at(memory, LAYOUT_SEEN_EDITS, 0),
-                                       .candidates = memory_at(memory, LAYOUT_SEEN_CANDIDATES, 0)};
-    for (int i = 0; i < plan->batches; i++)
-        batch_place(memory, plan, i, &b->batch[i]);
+    struct head_tables t;
+    const int64_t rows = (int64_t)c->plan->batch * c->plan->batches;
+    CARVE(c, head, arena, t.requests, b->head_cap);
+    CARVE(c, head, arena, t.results, b->head_cap);
+    CARVE(c, head, arena, t.edits, rows * b->edits_max);
+    CARVE(c, head, arena, t.candidates, c->set->work->filters ? rows * HEAD_SAMPLE_MAX : 0);
+    return t;
+}
+
+void batches_place(struct batches *b, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    b->plan = p;
+    b->shape = c->set->shape;
+    b->evict = c->set->evict;
+    b->ring_bytes = c->set->costs->kv_ring_bytes;
+    b->edits_max = c->set->work->edits_max;
+    b->gate = (struct gate){.prefill = p->prefill_tokens};
+    b->head_cap = (int64_t)p->batch * (p->batches - 1) + p->head_positions;
+    place_batches(b, c);
+    b->heads[0] = b->heads[1] = b->seen = place_head(b, c, ARENA_PINNED);
+    if (!p->device)
+        return;
+    CARVE(c, head, ARENA_PINNED, b->heads[1].requests, b->head_cap);
+    CARVE(c, head, ARENA_PINNED, b->heads[1].results, b->head_cap);
+    b->seen = place_head(b, c, ARENA_DEVICE);
 }
 
 /* Tokens of the request that go through the layers: a scored request never needs its last one. */

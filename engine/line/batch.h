@@ -11,8 +11,8 @@
 #define ENGINE_LINE_BATCH_H
 
 #include "engine/job/job.h"
+#include "engine/line/carve.h"
 #include "policy/admit.h"
-#include "policy/layout.h"
 #include "policy/simulate.h"
 
 struct row {
@@ -108,11 +108,8 @@ struct batches {
     int64_t evicted_slots, requeued, shared_tokens;
 };
 
-/* Points rows, pools and states into the memory of the layout. edits_max: greatest
- * sample_edits_max() of the job; ring_bytes: see struct batches. */
-void batches_place(struct batches *b, const struct memory *memory, const struct plan *plan,
-                   const struct shape *shape, const struct evict *evict, int edits_max,
-                   int64_t ring_bytes);
+/* Carves rows, page pools and the head's tables. */
+void batches_place(struct batches *b, struct carve *c);
 
 /* The pass boundary of one batch: ends the previous pass (n_take is added to n_done), requeues lost
  * rows, admits requests, and sets the spans, positions and indices of `pass`. */

@@ -192,6 +192,8 @@ void engine_costs(const struct model *model, struct device *device, const struct
 {
     struct kv_layout kv, prompt, ring;
     const struct shape *s = &model->shape;
+    costs->measure = engine_measure;
+    costs->tile_bytes = layer_tile_bytes;
     kv_layout_init(&kv, kv_page_format(kv_format), s->n_kv_heads, s->head_dim);
     costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
     kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
@@ -217,21 +219,4 @@ void engine_costs(const struct model *model, struct device *device, const struct
         layer_rows_bytes(scratch, ops, model, PLAN_BATCH_MAX, slots_cap, evict);
     costs->attend_bytes =
         layer_rows_bytes(device_cpu()->api->scratch, ops, model, 1, slots_cap, evict);
-    costs->sizes = (struct plan_sizes){.weight_home = sizeof(struct weight_home),
-                                       .frame = sizeof(struct frame),
-                                       .last_write = sizeof(struct last_write),
-                                       .segment = sizeof(struct segment),
-                                       .gather_set = sizeof(struct gather_set),
-                                       .batch = sizeof(struct batch),
-                                       .row = sizeof(struct row),
-                                       .span = sizeof(struct span),
-                                       .position = sizeof(struct position),
-                                       .prompt_span = sizeof(struct prompt_span),
-                                       .forced_span = sizeof(struct forced_span),
-                                       .cut = sizeof(struct cut),
-                                       .evict_event = sizeof(struct evict_event),
-                                       .head_request = sizeof(struct head_request),
-                                       .head_result = sizeof(struct head_result)};
-    costs->filter_bytes = HEAD_SAMPLE_MAX * (int64_t)sizeof(struct head_candidate);
-    costs->edit_bytes = (int64_t)sizeof(struct logit_edit);
 }

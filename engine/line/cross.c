@@ -3,14 +3,41 @@
 
 #include <string.h>
 
-#include "policy/layout.h"
+#include "kernels/base/num.h"
 
-static enum err belt_open(struct belt *b, struct stream *fills, struct stream *empties,
-                          const struct memory *memory, enum layout_id part)
+/* The pages and slots that a prompt keeps in a layer, in the layout of the layer with the most
+ * slots. */
+static void place_kept(struct cross *x, struct carve *c)
 {
-    *b = (struct belt){.fills = fills, .empties = empties};
+    const struct plan *p = c->plan;
+    const struct plan_costs *costs = c->set->costs;
+    const struct shape *s = c->set->shape;
+    const int64_t pages = ceil_div(min_i64(p->slots_cap, p->prompt_max), PAGE_SLOTS);
+    const int64_t slots = p->slots_cap + (costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0);
+    x->kept.buffers = CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 2, pages * costs->kv_page_bytes);
+    if (plan_has_slots(c->set))
+        x->kept_slots = CARVE_SLAB(c, workspace, ARENA_DEVICE, 2 * 4, s->n_kv_heads * slots * 4);
+    x->kept_rings = CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 2, costs->kv_ring_bytes);
+}
+
+void cross_place(struct cross *x, struct carve *c)
+{
+    const struct shape *s = c->set->shape;
+    const struct cross_bytes bytes = c->set->costs->cross;
+    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    int64_t out = max_i64((heads + 2 * kv) * bytes.in, heads * bytes.out);
+    int64_t tile = c->plan->tile_tokens;
+    *x = (struct cross){.bytes = bytes};
+    x->out.buffers = CARVE_SLAB(c, workspace, ARENA_DEVICE, 2, tile * out);
+    x->in.buffers = CARVE_SLAB(c, workspace, ARENA_DEVICE, 2, tile * heads * bytes.out);
+    place_kept(x, c);
+}
+
+static enum err belt_open(struct belt *b, struct stream *fills, struct stream *empties)
+{
+    b->fills = fills;
+    b->empties = empties;
     for (int i = 0; i < 2; i++) {
-        b->buffers[i] = memory_at(memory, part, i);
         TRY(fills->device->api->event_open(fills->device, &b->full[i]));
         TRY(fills->device->api->event_open(fills->device, &b->empty[i]));
     }
@@ -32,7 +59,7 @@ static uint8_t *belt_next(struct belt *b)
 {
     const int i = (int)(b->n % 2);
     b->fills->device->api->stream_wait(b->fills, b->empty[i]);
-    return b->buffers[i];
+    return slab_at(&b->buffers, i);
 }
 
 /* Marks the buffer as filled: the other stream may empty it. */
@@ -50,28 +77,25 @@ static void belt_emptied(struct belt *b)
 }
 
 /* Copies include the slots that a prompt leaves unused: zero them once. */
-static void fill_kept(const struct memory *memory, struct stream *s)
+static void fill_kept(const struct cross *c, struct stream *s)
 {
     const struct ops ops = {.stream = s};
-    for (int id = LAYOUT_KEPT_PAGES; id <= LAYOUT_KEPT_RING; id++) {
-        const struct layout_part *p = &memory->layout->parts[id];
-        if (p->n > 0)
-            ops_fill(&ops, memory_at(memory, (enum layout_id)id, 0), 0,
-                     (p->n - 1) * p->stride + p->n_bytes);
-    }
+    const struct slab *slabs[] = {&c->kept.buffers, &c->kept_slots, &c->kept_rings};
+    for (int k = 0; k < 3; k++)
+        for (int64_t i = 0; i < slabs[k]->n; i++)
+            ops_fill(&ops, slab_at(slabs[k], i), 0, slabs[k]->n_bytes);
 }
 
-enum err cross_open(struct cross *c, const struct memory *memory, struct cross_bytes bytes,
-                    struct stream *ops)
+enum err cross_open(struct cross *c, struct stream *ops)
 {
     const struct device_api *api = ops->device->api;
-    *c = (struct cross){.bytes = bytes, .device = ops->device};
+    c->device = ops->device;
     TRY(api->stream_open(ops->device, &c->to_cpu));
     TRY(api->stream_open(ops->device, &c->to_device));
-    TRY(belt_open(&c->out, ops, c->to_cpu, memory, LAYOUT_CROSS_OUT));
-    TRY(belt_open(&c->kept, ops, c->to_cpu, memory, LAYOUT_KEPT_PAGES));
-    fill_kept(memory, ops);
-    return belt_open(&c->in, c->to_device, ops, memory, LAYOUT_CROSS_IN);
+    TRY(belt_open(&c->out, ops, c->to_cpu));
+    TRY(belt_open(&c->kept, ops, c->to_cpu));
+    fill_kept(c, ops);
+    return belt_open(&c->in, c->to_device, ops);
 }
 
 void cross_close(struct cross *c)

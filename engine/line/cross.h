@@ -8,16 +8,14 @@
 #ifndef ENGINE_LINE_CROSS_H
 #define ENGINE_LINE_CROSS_H
 
+#include "engine/line/carve.h"
 #include "kernels/device.h"
-#include "policy/plan.h"
-
-struct memory;
 
 /* One direction: one stream fills a buffer, another empties it. */
 struct belt {
     struct stream *fills, *empties; // borrowed
     struct event *full[2], *empty[2];
-    uint8_t *buffers[2]; // borrowed: device memory
+    struct slab buffers; // two, of device memory
     int64_t n;           // buffers used so far
 };
 
@@ -25,13 +23,16 @@ struct cross {
     struct cross_bytes bytes;          // per number: 2 as bf16, 4 as f32
     struct device *device;             // borrowed
     struct stream *to_cpu, *to_device; // owned
-    struct belt out, in, kept;         // kept: the caller owns its buffers and asks for their turn
-    uint8_t *buffer;                   // next byte in the current tile's buffer
+    struct belt out, in, kept;         // kept: its buffers hold the pages that a prompt keeps
+    /* With these pages: positions, scores, ranks and traits, four pieces per buffer; a ring. */
+    struct slab kept_slots, kept_rings;
+    uint8_t *buffer; // next byte in the current tile's buffer
 };
 
-/* ops: the stream of the device's ops. ERR_FIT, ERR_DEVICE. */
-enum err cross_open(struct cross *c, const struct memory *memory, struct cross_bytes bytes,
-                    struct stream *ops);
+/* Carves the buffers. */
+void cross_place(struct cross *x, struct carve *c);
+/* Call after cross_place(). ops: the stream of the device's ops. ERR_FIT, ERR_DEVICE. */
+enum err cross_open(struct cross *c, struct stream *ops);
 /* Call after the stream of the ops is closed. Accepts a zeroed struct. */
 void cross_close(struct cross *c);
 /* Sends one tile to the CPU. cross_out_add() appends n f32 numbers, converted to `bytes` each;

@@ -6,18 +6,45 @@
 
 #include "engine/line/stage.h"
 
-static void place(struct engine *e)
+/* Carves all that a plan takes: first what every pass uses, then what stays for the job. */
+static void place(struct engine *e, struct carve *c)
 {
-    const struct engine_config *c = &e->config;
-    const struct memory *m = &e->home.memory;
-    batches_place(&e->batches, m, &c->plan, &c->model->shape, &c->evict, c->edits_max,
-                  e->work.ring_bytes);
-    e->tables = (struct tables){.memory = m, .part = LAYOUT_TABLES};
-    e->work.tables = &e->tables;
-    gather_place(&e->gather, m, &c->plan, c->model);
-    layer_place(&e->work, m, &c->plan, c->model, &c->evict, c->rope_rows);
-    e->work.bring = c->plan.experts_few > 0 ? stage_bring_experts : NULL;
-    e->work.bring_ctx = e;
+    const struct plan *p = c->plan;
+    const int in_flight = p->device ? p->window + 1 : 1;
+    home_place(&e->home, c);
+    batches_place(&e->batches, c);
+    layer_place_rows(&e->work, c);
+    gather_place(&e->gather, c);
+    layer_place(&e->work, c);
+    if (p->attn_cpu)
+        attender_place(&e->attender, c, &e->work);
+    tables_place(&e->tables, c, ARENA_PINNED, in_flight);
+    if (p->device)
+        e->dirty_back = CARVE_SLAB(c, workspace, ARENA_PINNED, in_flight,
+                                   (int64_t)p->batch * e->work.rows.dirty_stride * 8);
+    layer_place_head(&e->work, c);
+    memcpy(c->busy, c->end, sizeof c->busy);
+    home_place_stays(&e->home, c);
+}
+
+void engine_measure(const struct setting *set, const struct plan *plan, struct plan_bytes *bytes)
+{
+    struct engine e = {0};
+    struct carve c = {.plan = plan, .set = set, .bytes = bytes};
+    place(&e, &c);
+}
+
+/* Measures the plan, takes that much, and carves it. */
+static enum err take(struct engine *e, const struct home_config *config)
+{
+    struct plan_bytes bytes = {0};
+    struct carve c = {.plan = &e->config.plan, .set = &e->config.set, .bytes = &bytes};
+    place(e, &c);
+    const struct carve all = c;
+    TRY(home_take(&e->home, config, &c));
+    place(e, &c);
+    CHECK(memcmp(c.end, all.end, sizeof c.end) == 0);
+    return OK;
 }
 
 /* Prepares one matrix, in the device memory that later holds weights. */
@@ -25,11 +52,10 @@ static enum err prepare_matrix(struct engine *e, const struct model_tensor *t, i
 {
     const struct device_library *library = e->config.device->api->library;
     const struct weight w = {.dtype = t->dtype, .n = n, .k = t->k, .layout = t->layout};
-    const struct memory *memory = &e->home.memory;
     if (n == 0)
         return OK;
-    return library->prepare(e->stream, &w, m, memory->base[ARENA_DEVICE],
-                            memory->layout->n_bytes[ARENA_DEVICE]);
+    const struct tier *memory = &e->home.tiers[TIER_DEVICE];
+    return library->prepare(e->stream, &w, m, memory->base, memory->n_bytes);
 }
 
 /* Prepares the library's matmuls for every matrix of the model, at every size that layers use. The
@@ -77,16 +103,14 @@ static enum err open_line(struct engine *e)
     e->work.ops.stream = e->stream;
     const struct shape *s = &c->model->shape;
     kv_layout_init(&e->work.rows.layout, kv_page_format(c->kv_format), s->n_kv_heads, s->head_dim);
-    e->work.ring_bytes = engine_ring_layout(s, c->kv_format, &e->work.rows.ring);
+    engine_ring_layout(s, c->kv_format, &e->work.rows.ring);
     kv_layout_init(&e->work.prompt, engine_prompt_format(c->ops.compute), s->n_kv_heads,
                    s->head_dim);
     struct home_config home = {.plan = &c->plan,
-                               .layout = c->layout,
                                .model = c->model,
                                .codec = c->codec,
                                .compute = c->ops.compute,
                                .kv_format = kv_page_format(c->kv_format),
-                               .prompt_format = engine_prompt_format(c->ops.compute),
                                .device = c->device,
                                .numa_node = c->numa_node,
                                .offload_dir = c->offload_dir,
@@ -94,27 +118,28 @@ static enum err open_line(struct engine *e)
                                .io_depth = c->io_depth,
                                .trace = &e->trace,
                                .ops = &e->work.ops};
+    TRY(take(e, &home));
     TRY(home_open(&e->home, &home));
     if (c->ops.matmul != MATMUL_OWN)
         TRY(prepare_matmuls(e));
-    place(e);
     for (int tier = 0; tier < N_TIERS; tier++)
         e->peak_bytes[tier] = max_i64(e->peak_bytes[tier], e->home.tiers[tier].n_bytes);
+    e->work.model = c->model;
+    e->work.tables = &e->tables;
+    e->work.bring = c->plan.experts_few > 0 ? stage_bring_experts : NULL;
+    e->work.bring_ctx = e;
     e->batches.job = c->job;
     e->batches.stops = c->stops;
     e->batches.n_stops = c->n_stops;
     TRY(layer_open(&e->work, e->done[0]));
     TRY(gather_open(&e->gather, &e->home, &e->work.ops, &e->tables));
-    if (c->plan.attn_cpu) {
-        const struct cross_bytes bytes =
-            engine_cross_bytes(c->device, c->ops.compute, c->kv_format, &c->evict);
-        TRY(attender_open(&e->attender, &e->work, bytes, &e->trace));
-    }
+    if (c->plan.attn_cpu)
+        TRY(attender_open(&e->attender, e->stream, &e->trace));
     if (c->dump_path || c->kv_trace_path) {
         const struct dump_config dump = {.dump_path = c->dump_path,
                                          .trace_path = c->kv_trace_path,
                                          .n_kv_heads = s->n_kv_heads,
-                                         .score = evict_rule_of(c->evict.policy)};
+                                         .score = evict_rule_of(c->set.evict->policy)};
         if (!e->dump.file && !e->dump.trace) // after a change of plan both files continue
             TRY(dump_open(&e->dump, &dump));
         e->work.dump = dump_kv;

@@ -22,11 +22,10 @@ struct engine;
 
 struct engine_config {
     struct plan plan;
-    const struct layout *layout; // of `plan`; borrowed, like all pointers below
+    struct setting set; // what `plan` was checked for; borrowed, like all pointers below
     const struct model *model;
     const struct pack_codec *codec; // the model's encoded layers, or NULL
     struct job *job;
-    struct evict evict;
     struct ops ops; // instruction set, compute format, pool (borrowed)
     enum kv_format kv_format;
     enum ring_kind io;
@@ -34,8 +33,6 @@ struct engine_config {
     struct device *device;
     int numa_node; // preferred NUMA node of RAM; -1: any
     const char *offload_dir;
-    int64_t rope_rows; // layout_rope_rows() of the job
-    int edits_max;     // greatest sample_edits_max() of the job's rows
     const int32_t *stops;
     int n_stops;
     const char *dump_path, *kv_trace_path;    // --kv-dump, --kv-trace, or NULL
@@ -61,8 +58,9 @@ struct engine {
     struct layer_work work;
     struct attender attender; // open only if rows attend on the CPU beside a device
     struct trace trace;
-    struct tables tables;  // of the current step
-    struct stream *stream; // owned: runs the ops of the line, in order
+    struct tables tables;   // of the current step
+    struct slab dirty_back; // per step in flight on a device: bitmap of the pages that it wrote
+    struct stream *stream;  // owned: runs the ops of the line, in order
     /* Owned events, indexed by step % (window + 1): the ops of a queued step began, are done. */
     struct event *begun[PLAN_WINDOW_MAX + 1], *done[PLAN_WINDOW_MAX + 1];
     int64_t brought_ns; // time that the current step waited for experts
@@ -96,6 +94,8 @@ void engine_close(struct engine *e);
  * results: 2 if the next matmul rounds them to bf16 (not under f32, f16 or int8). */
 struct cross_bytes engine_cross_bytes(struct device *device, enum compute compute,
                                       enum kv_format kv_format, const struct evict *evict);
+/* plan_costs.measure: counts what engine_open() would take for a plan. */
+void engine_measure(const struct setting *set, const struct plan *plan, struct plan_bytes *bytes);
 /* Fills the fields of plan_costs that depend on the model and on the device or CPU that runs its
  * ops. */
 void engine_costs(const struct model *model, struct device *device, const struct ops *ops,

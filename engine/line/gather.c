@@ -1,30 +1,34 @@
 /* engine/line/gather.c - see gather.h. */
 #include "engine/line/gather.h"
 
-#define DISK_BLOCK 4096
-
-void gather_place(struct gather *g, const struct memory *memory, const struct plan *plan,
-                  const struct model *model)
+/* n sets of `windows` windows each. */
+static void place_sets(struct gather_set *sets, struct carve *c, int n, int64_t windows,
+                       int64_t window_bytes)
 {
-    const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
-    g->model = model;
-    g->base = memory->base[memory->layout->parts[LAYOUT_CHUNK_WINDOWS].arena];
-    g->rows_cap = plan->tile_tokens;
-    g->ahead = memory_at(memory, LAYOUT_GATHER_SETS, 0);
-    if (!g->ahead)
+    const struct slab bytes = CARVE_BLOCKS(c, workspace, ARENA_PINNED, n, windows * window_bytes);
+    const struct slab segments =
+        CARVE_SLAB(c, workspace, ARENA_HOST, n, windows * (int64_t)sizeof(struct segment));
+    for (int i = 0; sets && i < n; i++)
+        sets[i] =
+            (struct gather_set){.windows = slab_at(&bytes, i), .segments = slab_at(&segments, i)};
+}
+
+void gather_place(struct gather *g, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    const struct weights_info *w = c->set->weights;
+    *g = (struct gather){.base = c->base[p->device ? ARENA_PINNED : ARENA_HOST],
+                         .rows_cap = p->tile_tokens};
+    if (p->embed_resident)
         return;
-    g->window_bytes = round_up(dtype_row_bytes(t->dtype, t->k), DISK_BLOCK) + DISK_BLOCK;
-    g->chunks = g->ahead + plan->batches;
-    g->n_chunks = plan->gather_sets;
-    g->chunk_cap = plan->gather_windows;
-    for (int i = 0; i < plan->batches; i++)
-        g->ahead[i] = (struct gather_set){.windows = memory_at(memory, LAYOUT_AHEAD_WINDOWS, i),
-                                          .segments = memory_at(memory, LAYOUT_AHEAD_SEGMENTS, i)};
-    for (int i = 0; i < g->n_chunks; i++)
-        g->chunks[i] = (struct gather_set){.windows = memory_at(memory, LAYOUT_CHUNK_WINDOWS, i),
-                                           .segments = memory_at(memory, LAYOUT_CHUNK_SEGMENTS, i)};
-    g->rest_offset = gather_rest_offset(model);
-    g->rest = memory_at(memory, LAYOUT_EMBED_REST, 0);
+    g->window_bytes = round_up(w->embed_row_bytes, BLOCK_BYTES) + BLOCK_BYTES;
+    g->n_chunks = p->gather_sets;
+    g->chunk_cap = p->gather_windows;
+    CARVE(c, workspace, ARENA_HOST, g->ahead, p->batches + p->gather_sets);
+    g->chunks = g->ahead ? g->ahead + p->batches : NULL;
+    place_sets(g->ahead, c, p->batches, p->batch, g->window_bytes);
+    place_sets(g->chunks, c, g->n_chunks, g->chunk_cap, g->window_bytes);
+    g->rest = CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 1, w->embed_rest_bytes).base;
 }
 
 int64_t gather_rest_offset(const struct model *model)
@@ -39,8 +43,10 @@ int64_t gather_rest_offset(const struct model *model)
 enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
                      struct tables *tables)
 {
-    const struct model_layer *l = &g->model->layers[0];
+    const struct model_layer *l = &home->model->layers[0];
     g->home = home;
+    g->model = home->model;
+    g->rest_offset = gather_rest_offset(g->model);
     g->ops = ops;
     g->tables = tables;
     if (!g->ahead || l->n_bytes == g->rest_offset)
@@ -65,9 +71,9 @@ static struct segment window_of(const struct gather *g, int32_t token, uint8_t *
 {
     int64_t offset, n_bytes;
     model_embed_row(g->model, token, &offset, &n_bytes);
-    int64_t first = offset / DISK_BLOCK * DISK_BLOCK;
+    int64_t first = offset / BLOCK_BYTES * BLOCK_BYTES;
     return (struct segment){.offset = first,
-                            .n_bytes = round_up(offset + n_bytes - first, DISK_BLOCK),
+                            .n_bytes = round_up(offset + n_bytes - first, BLOCK_BYTES),
                             .buf = window,
                             .crc = g->model->row_crcs + token,
                             .crc_from = (int32_t)(offset - first),
@@ -79,7 +85,7 @@ static int64_t window_row(const struct gather *g, int32_t token, const uint8_t *
 {
     int64_t offset, n_bytes;
     model_embed_row(g->model, token, &offset, &n_bytes);
-    return window + offset % DISK_BLOCK - g->base;
+    return window + offset % BLOCK_BYTES - g->base;
 }
 
 /* x [n, k] = the rows at `rows` + offsets[0..n), decoded. */

@@ -32,8 +32,8 @@ struct gather {
     int64_t rest_offset; // offset of `rest` within the extent
 };
 
-void gather_place(struct gather *g, const struct memory *memory, const struct plan *plan,
-                  const struct model *model);
+/* Carves the windows. */
+void gather_place(struct gather *g, struct carve *c);
 /* Offset in the embedding's extent of the part that is read into RAM because it is not gathered
  * (learned positions, project_in), rounded down to a piece so that checksums apply; the extent's
  * size if there is no such part. */

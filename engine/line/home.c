@@ -1,4 +1,5 @@
-/* engine/line/home.c - see home.h: the memory that policy/layout.c laid out, and the scratch file.
+/* engine/line/home.c - see home.h: the memory of the run, its parts for weights, KV and hidden
+ * states, and the scratch file.
  *
  * Data that stays in memory (resident layers, KV in RAM) is at the end of the memory: it is written
  * once and is not registered with the ring. If large, its pages are populated when written, so that
@@ -14,15 +15,167 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-static void place_weights(struct home *h, struct device *device, enum compute compute)
+/* Bytes of the largest layer that is decoded in each pass. Room for one layer is enough: the ops of
+ * a layer end before those of the next layer begin. */
+static int64_t tiles_bytes(const struct carve *c)
 {
-    const struct plan *p = h->plan;
-    const struct layout *l = h->memory.layout;
-    h->weights = memory_at(&h->memory, LAYOUT_WEIGHT_HOMES, 0);
+    const struct weights_info *w = c->set->weights;
+    int64_t most = 0;
+    for (int layer = 0; layer < c->plan->layers && w->must_decode; layer++)
+        if (!plan_layer_decoded(c->plan, layer))
+            most = max_i64(most, w->tile_bytes[layer]);
+    return most;
+}
+
+static void place_weights(struct home *h, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    const struct plan_costs *costs = c->set->costs;
+    const int n = p->weight_frames;
+    CARVE(c, weight_frames, ARENA_HOST, h->weights, p->layers);
+    CARVE(c, weight_frames, ARENA_HOST, h->free_frames, n);
+    h->weight_frames = CARVE_BLOCKS(c, weight_frames, ARENA_DEVICE, n, p->weight_frame_bytes);
+    if (p->experts_few > 0) {
+        const int64_t pieces = ceil_div(p->weight_frame_bytes, PIECE_BYTES);
+        h->weight_pieces = CARVE_SLAB(c, weight_frames, ARENA_HOST, n, ceil_div(pieces, 64) * 8);
+        h->weight_segments =
+            CARVE_SLAB(c, weight_frames, ARENA_HOST, n, pieces * (int64_t)sizeof(struct segment));
+    }
+    h->tiles = CARVE_BLOCKS(c, weight_frames, ARENA_DEVICE, 1, tiles_bytes(c)).base;
+    if (p->codec != PLAN_CODEC_NONE)
+        h->staging = CARVE_BLOCKS(c, io, ARENA_PINNED, 1, costs->staging_bytes).base;
+    if (p->device)
+        h->bounce = CARVE_BLOCKS(c, io, ARENA_PINNED, 1, costs->bounce_bytes).base;
+    for (int i = 0; h->free_frames && i < n; i++)
+        h->free_frames[i] = i;
+}
+
+/* pages: of KV frames; empty for others. */
+static void place_frames(struct frames *f, const struct slab *bytes, const struct slab *segments,
+                         const struct slab *pages)
+{
+    for (int i = 0; f->frames && i < f->n; i++)
+        f->frames[i] = (struct frame){.step = -1,
+                                      .base = slab_at(bytes, i),
+                                      .segments = slab_at(segments, i),
+                                      .pages = slab_at(pages, i)};
+}
+
+static void place_kv(struct home *h, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    const int64_t extents = (int64_t)p->decoder * p->batches, moving = extents - p->kv_near;
+    const int64_t page = c->set->costs->kv_page_bytes, n = p->kv_frames, pages = p->pages_batch;
+    h->kv_frames = (struct frames){.name = "kv", .n = p->kv_frames};
+    CARVE(c, kv_meta, ARENA_HOST, h->kv_places, extents);
+    if (moving == 0)
+        return;
+    h->kv_units = (int)ceil_div(page, PIECE_BYTES);
+    CARVE(c, kv_meta, ARENA_HOST, h->kv_frames.frames, n);
+    CARVE(c, kv_meta, ARENA_HOST, h->kv_last, extents);
+    if (plan_kv_count(p, TIER_NVME) > 0) // pages in RAM are not checked
+        CARVE(c, kv_meta, ARENA_HOST, h->kv_crc, extents * pages * h->kv_units);
+    CARVE(c, kv_meta, ARENA_HOST, h->kv_generation, extents * pages);
+    h->kv_tails = CARVE_BLOCKS(c, kv_tails, ARENA_ATTEND, 1, p->batch * moving * page).base;
+    const struct slab bytes = CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n, pages * page);
+    const struct slab segments =
+        CARVE_SLAB(c, kv_meta, ARENA_HOST, n, pages * (int64_t)sizeof(struct segment));
+    const struct slab fetched = CARVE_SLAB(c, kv_meta, ARENA_HOST, n, pages * 4);
+    place_frames(&h->kv_frames, &bytes, &segments, &fetched);
+}
+
+/* Bytes of the hidden states of one batch in a step. */
+static int64_t frame_bytes(const struct carve *c)
+{
+    return round_up(c->plan->step_tokens * plan_token_bytes(c->set->shape), BLOCK_BYTES);
+}
+
+static void place_hidden(struct home *h, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    const int64_t n = p->hidden_frames, token = plan_token_bytes(c->set->shape);
+    h->hidden_frames = (struct frames){.name = "hidden", .n = p->hidden_frames};
+    h->hidden_frame_bytes = frame_bytes(c);
+    h->hidden_units = (int)ceil_div(h->hidden_frame_bytes, PIECE_BYTES);
+    h->hidden =
+        CARVE_BLOCKS(c, hidden, ARENA_DEVICE, p->hidden_near > 0, p->pass_tokens * token).base;
+    if (p->hidden_near == p->batches)
+        return;
+    CARVE(c, hidden_frames, ARENA_HOST, h->hidden_frames.frames, n);
+    CARVE(c, hidden_frames, ARENA_HOST, h->hidden_last, p->batches);
+    if (plan_hidden_count(p, TIER_NVME) > 0)
+        CARVE(c, hidden_frames, ARENA_HOST, h->hidden_crc, (int64_t)p->batches * h->hidden_units);
+    CARVE(c, hidden_frames, ARENA_HOST, h->hidden_generation, p->batches);
+    const struct slab bytes =
+        CARVE_BLOCKS(c, hidden_frames, ARENA_DEVICE, n, h->hidden_frame_bytes);
+    const struct slab segments = CARVE_SLAB(c, hidden_frames, ARENA_HOST, n,
+                                            h->hidden_units * (int64_t)sizeof(struct segment));
+    place_frames(&h->hidden_frames, &bytes, &segments, &(struct slab){0});
+}
+
+void home_place(struct home *h, struct carve *c)
+{
+    place_weights(h, c);
+    place_kv(h, c);
+    place_hidden(h, c);
+}
+
+static void place_resident(struct home *h, struct carve *c)
+{
+    const struct plan *p = c->plan;
     for (int layer = 0; layer < p->layers; layer++) {
+        const enum tier_kind tier = plan_layer_home(p, layer);
+        const int near = tier == plan_near(p);
+        struct slab s = {0};
+        if (tier != TIER_NVME)
+            s = CARVE_BLOCKS(c, weights_resident, near ? ARENA_DEVICE : ARENA_PINNED, 1,
+                             plan_resident_bytes(p, c->set->weights, layer));
+        if (h->weights)
+            h->weights[layer] = (struct weight_home){
+                .resident = near ? s.base : NULL, .ram = near ? NULL : s.base, .frame = -1};
+    }
+}
+
+/* The extents of a tier are in the order of the line. */
+static void place_extents(struct home *h, const struct carve *c)
+{
+    const struct plan *p = c->plan;
+    int64_t end[N_TIERS] = {0};
+    for (int layer = 0; layer < p->decoder && h->kv_places; layer++)
+        for (int batch = 0; batch < p->batches; batch++) {
+            int64_t *at = &end[plan_kv_home(p, layer, batch).tier];
+            h->kv_places[layer * p->batches + batch] = *at;
+            *at += plan_kv_pages(p, layer) * c->set->costs->kv_page_bytes;
+        }
+}
+
+void home_place_stays(struct home *h, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    const int64_t page = c->set->costs->kv_page_bytes, frame = frame_bytes(c);
+    const int64_t hidden_disk = plan_hidden_count(p, TIER_NVME);
+    int64_t pages[N_TIERS];
+    plan_kv_pages_on(p, pages);
+    place_resident(h, c);
+    place_extents(h, c);
+    h->kv_pool = CARVE_BLOCKS(c, kv, ARENA_ATTEND, 1, pages[plan_kv_near(p)] * page).base;
+    if (plan_kv_near(p) != TIER_RAM)
+        h->kv_offset[TIER_RAM] =
+            CARVE_BLOCKS(c, kv, ARENA_PINNED, 1, pages[TIER_RAM] * page).offset;
+    h->hidden_offset[TIER_RAM] =
+        CARVE_BLOCKS(c, hidden, ARENA_PINNED, 1, p->hidden_ram * frame).offset;
+    CARVE_BLOCKS(c, kv, ARENA_DISK, 1, pages[TIER_NVME] * page);
+    h->hidden_offset[TIER_NVME] =
+        CARVE_BLOCKS(c, hidden, ARENA_DISK, 1, hidden_disk * frame).offset;
+}
+
+/* Whether a layer is decoded into tiles, and when. */
+static void begin_weights(struct home *h, struct device *device, enum compute compute)
+{
+    for (int layer = 0; layer < h->plan->layers; layer++) {
         struct weight_home *w = &h->weights[layer];
-        *w = (struct weight_home){.layer = &h->model->layers[layer], .frame = -1};
-        if (plan_layer_decoded(p, layer))
+        w->layer = &h->model->layers[layer];
+        if (plan_layer_decoded(h->plan, layer))
             w->tiling = TILES_ONCE;
         else if (model_must_decode(w->layer, device, compute))
             w->tiling = TILES_EACH_PASS;
@@ -30,120 +183,17 @@ static void place_weights(struct home *h, struct device *device, enum compute co
             model_layer_tiles(w->layer, device, compute, &w->tiles);
         if (w->tiling == TILES_EACH_PASS)
             w->layer = &w->tiles;
-        if (l->weight_bytes[layer] == 0)
-            continue;
-        uint8_t *at = (uint8_t *)h->memory.base[l->weight_arena[layer]] + l->weights[layer];
-        if (plan_layer_home(p, layer) == plan_near(p))
-            w->resident = at;
-        else
-            w->ram = at;
     }
-    h->free_frames = memory_at(&h->memory, LAYOUT_FREE_FRAMES, 0);
-    h->n_free_frames = p->weight_frames;
-    for (int i = 0; i < p->weight_frames; i++)
-        h->free_frames[i] = i;
-    h->tiles = memory_at(&h->memory, LAYOUT_TILES, 0);
-    h->staging = memory_at(&h->memory, LAYOUT_STAGING, 0);
-}
-
-/* The extents of a tier are in the order of the line. */
-static void place_extents(struct home *h)
-{
-    const struct plan *p = h->plan;
-    int64_t end[N_TIERS] = {0};
-    h->kv_places = memory_at(&h->memory, LAYOUT_KV_PLACES, 0);
-    for (int layer = 0; layer < p->decoder; layer++)
-        for (int batch = 0; batch < p->batches; batch++) {
-            int64_t *at = &end[plan_kv_home(p, layer, batch).tier];
-            h->kv_places[layer * p->batches + batch] = *at;
-            *at += plan_kv_pages(p, layer) * h->kv.page_bytes;
-        }
-}
-
-static void place_kv(struct home *h)
-{
-    const struct memory *m = &h->memory;
-    place_extents(h);
-    h->kv_pool = memory_at(m, LAYOUT_KV, 0);
-    h->kv_last = memory_at(m, LAYOUT_KV_LAST, 0);
-    h->kv_units = (int)ceil_div(h->kv.page_bytes, PIECE_BYTES);
-    h->kv_crc = memory_at(m, LAYOUT_KV_CRCS, 0);
-    h->kv_generation = memory_at(m, LAYOUT_KV_GENERATIONS, 0);
-    h->kv_tails = memory_at(m, LAYOUT_KV_TAILS, 0);
-    h->kv_frames = (struct frames){
-        .name = "kv", .frames = memory_at(m, LAYOUT_KV_FRAMES, 0), .n = h->plan->kv_frames};
-    for (int i = 0; i < h->kv_frames.n; i++)
-        h->kv_frames.frames[i] = (struct frame){.step = -1,
-                                                .base = memory_at(m, LAYOUT_KV_FRAME_PAGES, i),
-                                                .segments = memory_at(m, LAYOUT_KV_SEGMENTS, i),
-                                                .pages = memory_at(m, LAYOUT_KV_FETCHED, i)};
-}
-
-static void place_hidden(struct home *h)
-{
-    const struct memory *m = &h->memory;
-    h->hidden = memory_at(m, LAYOUT_HIDDEN, 0);
-    h->hidden_last = memory_at(m, LAYOUT_HIDDEN_LAST, 0);
-    h->hidden_units = (int)ceil_div(h->hidden_frame_bytes, PIECE_BYTES);
-    h->hidden_crc = memory_at(m, LAYOUT_HIDDEN_CRCS, 0);
-    h->hidden_generation = memory_at(m, LAYOUT_HIDDEN_GENERATIONS, 0);
-    h->hidden_frames = (struct frames){.name = "hidden",
-                                       .frames = memory_at(m, LAYOUT_HIDDEN_FRAMES, 0),
-                                       .n = h->plan->hidden_frames};
-    for (int i = 0; i < h->hidden_frames.n; i++)
-        h->hidden_frames.frames[i] =
-            (struct frame){.step = -1,
-                           .base = memory_at(m, LAYOUT_HIDDEN_FRAME_TOKENS, i),
-                           .segments = memory_at(m, LAYOUT_HIDDEN_SEGMENTS, i)};
-}
-
-/* Bytes of KV and of hidden states on disk; hidden states follow KV. */
-static int64_t disk_kv_bytes(const struct home *h)
-{
-    int64_t pages[N_TIERS];
-    plan_kv_pages_on(h->plan, pages);
-    return pages[TIER_NVME] * h->kv.page_bytes;
-}
-
-static int64_t disk_bytes(const struct home *h)
-{
-    return disk_kv_bytes(h) + plan_hidden_count(h->plan, TIER_NVME) * h->hidden_frame_bytes;
-}
-
-/* Offsets of the homes of KV and hidden states that move through frames. */
-static void place_homes(struct home *h)
-{
-    const struct layout_part *parts = h->memory.layout->parts;
-    h->kv_offset[TIER_RAM] = parts[LAYOUT_KV_HOME].offset;
-    h->hidden_offset[TIER_RAM] = parts[LAYOUT_HIDDEN_HOME].offset;
-    h->hidden_offset[TIER_NVME] = disk_kv_bytes(h);
-}
-
-static enum err open_tiers(struct home *h, const struct home_config *config)
-{
-    const int64_t *arenas = config->layout->n_bytes;
-    const int64_t n_bytes[N_TIERS] = {[TIER_DEVICE] = arenas[ARENA_DEVICE],
-                                      [TIER_RAM] = arenas[ARENA_HOST],
-                                      [TIER_NVME] = disk_bytes(h)};
-    for (int kind = 0; kind < N_TIERS; kind++) {
-        struct tier_config tier = {.device = config->device,
-                                   .dir = config->offload_dir,
-                                   .node = config->numa_node,
-                                   .n_bytes = n_bytes[kind]};
-        TRY(tier_open(&h->tiers[kind], (enum tier_kind)kind, &tier));
-    }
-    return OK;
+    h->n_free_frames = h->plan->weight_frames;
 }
 
 static enum err open_mover(struct home *h, const struct home_config *config)
 {
-    /* Memory that the disk reads into: all of RAM's arena, or, with a device, the pinned part. */
-    enum layout_arena ring = h->plan->device ? ARENA_PINNED : ARENA_HOST;
     struct mover_config m = {.kind = config->io,
                              .depth = config->io_depth,
                              .n_places = HOME_RAM + 1,
-                             .base = h->memory.base[ring],
-                             .n_bytes = h->memory.layout->busy_bytes[ring],
+                             .base = (h->plan->device ? &h->pinned : &h->tiers[TIER_RAM])->base,
+                             .n_bytes = h->ring_bytes,
                              .trace = config->trace};
     m.places[HOME_PACK] =
         (struct mover_place){.path = h->model->path, .fd = -1, .hint = "pack it again"};
@@ -157,9 +207,9 @@ static enum err open_mover(struct home *h, const struct home_config *config)
         m.staging = h->staging;
     }
     if (h->plan->device) {
-        m.places[HOME_RAM] = (struct mover_place){.base = h->memory.base[ARENA_PINNED], .fd = -1};
+        m.places[HOME_RAM] = (struct mover_place){.base = h->pinned.base, .fd = -1};
         m.device = config->device;
-        m.bounce = memory_at(&h->memory, LAYOUT_BOUNCE, 0);
+        m.bounce = h->bounce;
     }
     TRY(mover_open(&h->mover, &m));
     for (int i = 0; i < 2; i++) {
@@ -171,69 +221,60 @@ static enum err open_mover(struct home *h, const struct home_config *config)
     return OK;
 }
 
-/* Under AddressSanitizer only the parts of the layout are accessible, not the gaps between them; on
- * = 0 makes everything accessible again. A device's memory is never accessible to the host. */
+/* Under AddressSanitizer: on = 1 makes RAM inaccessible until it is carved; on = 0 makes everything
+ * accessible again. */
 static void guard(struct home *h, int on)
 {
 #ifdef __SANITIZE_ADDRESS__
-    const struct layout *l = h->memory.layout;
-    if (!l) // never opened
-        return;
-    for (int arena = 0; arena < ARENA_DEVICE; arena++) {
-        if (h->memory.base[arena] && on)
-            __asan_poison_memory_region(h->memory.base[arena], (size_t)l->n_bytes[arena]);
-        else if (h->memory.base[arena])
-            __asan_unpoison_memory_region(h->memory.base[arena], (size_t)l->n_bytes[arena]);
-    }
-    for (int id = 0; id < N_LAYOUT_IDS; id++)
-        for (int64_t i = 0; l->parts[id].arena != ARENA_DEVICE && i < l->parts[id].n; i++)
-            __asan_unpoison_memory_region(memory_at(&h->memory, (enum layout_id)id, i),
-                                          (size_t)l->parts[id].n_bytes);
-    for (int layer = 0; layer < h->plan->layers; layer++)
-        if (l->weight_bytes[layer] > 0 && l->weight_arena[layer] != ARENA_DEVICE)
-            __asan_unpoison_memory_region((uint8_t *)h->memory.base[l->weight_arena[layer]] +
-                                              l->weights[layer],
-                                          (size_t)l->weight_bytes[layer]);
+    const struct tier *arenas[] = {&h->tiers[TIER_RAM], &h->pinned};
+    for (int i = 0; i < 2; i++)
+        if (arenas[i]->base && on)
+            __asan_poison_memory_region(arenas[i]->base, (size_t)arenas[i]->n_bytes);
+        else if (arenas[i]->base)
+            __asan_unpoison_memory_region(arenas[i]->base, (size_t)arenas[i]->n_bytes);
 #else
     (void)h, (void)on;
 #endif
 }
 
-/* RAM that a device copies from and to: populated by all threads, then pinned. Ops read embedding
- * rows in the part that every pass uses; data that stays is only copied. */
-static enum err open_pinned(struct home *h, const struct home_config *config)
+enum err home_take(struct home *h, const struct home_config *config, struct carve *c)
 {
-    const struct layout *l = h->memory.layout;
+    const int64_t *end = c->end, *busy = c->busy;
     struct tier_config tier = {
-        .device = config->device, .node = config->numa_node, .n_bytes = l->n_bytes[ARENA_PINNED]};
+        .device = config->device, .dir = config->offload_dir, .node = config->numa_node};
+    *h = (struct home){
+        .plan = config->plan, .model = config->model, .trace = config->trace, .ops = config->ops};
+    static const enum carve_arena arenas[N_TIERS] = {
+        [TIER_DEVICE] = ARENA_DEVICE, [TIER_RAM] = ARENA_HOST, [TIER_NVME] = ARENA_DISK};
+    for (int kind = 0; kind < N_TIERS; kind++) {
+        tier.n_bytes = end[arenas[kind]];
+        TRY(tier_open(&h->tiers[kind], (enum tier_kind)kind, &tier));
+        c->base[arenas[kind]] = h->tiers[kind].base;
+    }
+    const int64_t stays = end[ARENA_HOST] - busy[ARENA_HOST];
+    arena_populate(h->tiers[TIER_RAM].base,
+                   stays <= PLAN_BROUGHT_IN ? end[ARENA_HOST] : busy[ARENA_HOST],
+                   config->ops->pool);
+    /* RAM that a device copies from and to: populated by all threads, then pinned. Ops read rows of
+     * embeddings in the part that every pass uses; data that stays is only copied. */
+    tier.n_bytes = end[ARENA_PINNED];
     TRY(tier_open(&h->pinned, TIER_RAM, &tier));
-    h->memory.base[ARENA_PINNED] = h->pinned.base;
+    c->base[ARENA_PINNED] = h->pinned.base;
     arena_populate(h->pinned.base, tier.n_bytes, config->ops->pool);
-    return tier_pin(&h->pinned, l->busy_bytes[ARENA_PINNED]);
+    TRY(tier_pin(&h->pinned, busy[ARENA_PINNED]));
+    h->ring_bytes = busy[config->plan->device ? ARENA_PINNED : ARENA_HOST];
+    memset(c->end, 0, sizeof c->end);
+    guard(h, 1);
+    return OK;
 }
 
 enum err home_open(struct home *h, const struct home_config *config)
 {
-    *h = (struct home){
-        .plan = config->plan, .model = config->model, .trace = config->trace, .ops = config->ops};
+    const struct shape *s = &config->model->shape;
     h->run_number = mix64((uint64_t)clock_ns());
     h->codec = config->plan->codec != PLAN_CODEC_NONE ? config->codec : NULL;
-    const struct shape *s = &config->model->shape;
     kv_layout_init(&h->kv, config->kv_format, s->n_kv_heads, s->head_dim);
-    kv_layout_init(&h->prompt, config->prompt_format, s->n_kv_heads, s->head_dim);
-    h->hidden_frame_bytes = layout_hidden_frame_bytes(h->plan, s);
-    TRY(open_tiers(h, config));
-    const struct layout *l = config->layout;
-    h->memory = (struct memory){l, {h->tiers[TIER_RAM].base, NULL, h->tiers[TIER_DEVICE].base}};
-    int64_t all = l->n_bytes[ARENA_HOST], busy = l->busy_bytes[ARENA_HOST];
-    int whole = all - busy <= LAYOUT_BROUGHT_IN;
-    arena_populate(h->memory.base[ARENA_HOST], whole ? all : busy, config->ops->pool);
-    TRY(open_pinned(h, config));
-    guard(h, 1);
-    place_weights(h, config->device, config->compute);
-    place_kv(h);
-    place_hidden(h);
-    place_homes(h);
+    begin_weights(h, config->device, config->compute);
     return open_mover(h, config);
 }
 
@@ -245,7 +286,6 @@ void home_close(struct home *h)
     tier_close(&h->pinned);
     for (int kind = 0; kind < N_TIERS; kind++)
         tier_close(&h->tiers[kind]);
-    memset(&h->memory, 0, sizeof h->memory);
 }
 
 void home_drain(struct home *h)

@@ -7,11 +7,11 @@
 #define ENGINE_LINE_HOME_H
 
 #include "engine/line/batch.h"
+#include "engine/line/carve.h"
 #include "engine/line/frames.h"
 #include "engine/model/model.h"
 #include "engine/model/pack_codec.h"
 #include "offload/tier.h"
-#include "policy/layout.h"
 
 /* Indices of the mover's places. */
 #define HOME_PACK    0
@@ -20,7 +20,7 @@
 #define HOME_RAM     3 // pinned RAM beside a device: offsets count from its base
 
 /* The mover's place index of homes on a tier. */
-static inline int home_place(enum tier_kind tier)
+static inline int mover_place_of(enum tier_kind tier)
 {
     return tier == TIER_NVME ? HOME_SCRATCH : HOME_RAM;
 }
@@ -60,10 +60,9 @@ struct home {
     const struct model *model;      // borrowed
     const struct pack_codec *codec; // borrowed; NULL: weights are read uncompressed
     struct kv_layout kv;            // pages of rows
-    struct kv_layout prompt;        // workspace pages, in the compute format
     struct tier tiers[N_TIERS];     // owned: what the run uses of each tier
     struct tier pinned;             // owned: the RAM that a device copies from and to
-    struct memory memory;  // RAM and device memory laid out: all of the run's bytes but text
+    int64_t ring_bytes; // first bytes of RAM (with a device: of `pinned`) that the disk reads into
     const struct ops *ops; // borrowed: fills device memory
     struct mover *mover;            // owned
     struct trace *trace;            // borrowed
@@ -71,6 +70,9 @@ struct home {
     struct weight_home *weights; // [layers]
     uint8_t *tiles;              // of the current layer, if decoded in each pass
     uint8_t *staging;            // [io_depth][PIECE_BYTES] of encoded weights, or NULL
+    uint8_t *bounce;             // for bytes between NVMe and a device, or NULL
+    struct slab weight_frames;   // each as large as the largest layer that needs a frame
+    struct slab weight_pieces, weight_segments; // per frame: see struct weight_home
     int64_t *free_frames;        // [weight_frames] stack of frame indices
     int n_free_frames;
 
@@ -101,21 +103,27 @@ struct home {
 
 struct home_config {
     const struct plan *plan;
-    const struct layout *layout; // of `plan`; borrowed
     const struct model *model;
     const struct pack_codec *codec; // borrowed; NULL: no encoded layers, whatever the plan
     enum compute compute;
-    enum kv_format kv_format, prompt_format; // of pages
-    struct device *device;                   // borrowed
-    int numa_node;                           // preferred NUMA node of RAM; -1: any
-    const char *offload_dir;                 // directory of the scratch file, for TIER_NVME
+    enum kv_format kv_format; // of pages
+    struct device *device;    // borrowed
+    int numa_node;            // preferred NUMA node of RAM; -1: any
+    const char *offload_dir;  // directory of the scratch file, for TIER_NVME
     enum ring_kind io;
     int io_depth;
     struct trace *trace;
     const struct ops *ops; // borrowed: its pool's threads populate the memory
 };
 
-/* Allocates the layout's memory, opens pack and scratch file, starts the mover. ERR_FIT, ERR_IO. */
+/* Allocates what `c` has measured (RAM, device memory, the scratch file); `c` then carves from
+ * there. ERR_FIT, ERR_IO. */
+enum err home_take(struct home *h, const struct home_config *config, struct carve *c);
+/* home_place() carves what every pass uses. home_place_stays() comes after all other x_place(): it
+ * carves the homes of weights, KV and hidden states in RAM, on the device and on disk. */
+void home_place(struct home *h, struct carve *c);
+void home_place_stays(struct home *h, struct carve *c);
+/* Call after these: opens the pack, starts the mover. ERR_FIT, ERR_IO. */
 enum err home_open(struct home *h, const struct home_config *config);
 void home_close(struct home *h);
 

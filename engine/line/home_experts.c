@@ -81,8 +81,8 @@ int home_experts_leave(struct home *h, int layer, int64_t due)
     int n = 0;
     if (w->resident || !model_has(l, ROLE_ROUTER))
         return 0;
-    w->pieces = memory_at(&h->memory, LAYOUT_WEIGHT_PIECES, w->frame);
-    w->segments = memory_at(&h->memory, LAYOUT_WEIGHT_SEGMENTS, w->frame);
+    w->pieces = slab_at(&h->weight_pieces, w->frame);
+    w->segments = slab_at(&h->weight_segments, w->frame);
     memset(w->pieces, 0, (size_t)ceil_div(model_pieces(l), 64) * 8);
     for (int64_t piece = 0; piece < model_pieces(l); piece++)
         if (!is_experts(l, piece))

@@ -34,7 +34,7 @@ static int segments_of(const struct home *h, struct frame *f, int batch, int64_t
 static struct frame_use use_of(struct home *h, int64_t step, int batch)
 {
     return (struct frame_use){.step = step,
-                              .place = home_place(home_of(h, batch).tier),
+                              .place = mover_place_of(home_of(h, batch).tier),
                               .layer = -1,
                               .batch = batch,
                               .last = &h->hidden_last[batch]};

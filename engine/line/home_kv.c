@@ -41,7 +41,7 @@ static struct frame_use use_of(struct home *h, struct plan_home home, int64_t st
                                int batch)
 {
     return (struct frame_use){.step = step,
-                              .place = home_place(home.tier),
+                              .place = mover_place_of(home.tier),
                               .layer = layer + 1,
                               .batch = batch,
                               .last = &h->kv_last[layer * h->plan->batches + batch]};

@@ -29,7 +29,7 @@ static void copy_layer(struct home *h, int layer, int64_t due)
     struct weight_home *w = &h->weights[layer];
     if (w->state == WEIGHTS_AWAY)
         read_layer(h, layer, &w->load, &w->load_segment, w->ram, 0, due);
-    w->segment = (struct segment){.offset = w->ram - (uint8_t *)h->memory.base[ARENA_PINNED],
+    w->segment = (struct segment){.offset = w->ram - h->pinned.base,
                                   .n_bytes = h->model->layers[layer].n_bytes,
                                   .buf = home_weights_frame(h, layer)};
     w->ticket = (struct ticket){.place = HOME_RAM,
@@ -107,7 +107,7 @@ const uint8_t *home_weights_base(const struct home *h, int layer, const uint8_t 
 uint8_t *home_weights_frame(const struct home *h, int layer)
 {
     int64_t frame = h->weights[layer].frame;
-    return frame < 0 ? NULL : memory_at(&h->memory, LAYOUT_WEIGHT_FRAMES, frame);
+    return frame < 0 ? NULL : slab_at(&h->weight_frames, frame);
 }
 
 void home_weights_put(struct home *h, int layer)

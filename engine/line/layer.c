@@ -44,53 +44,154 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
     return max_i64(most, of->gather(ops, s->dim));
 }
 
-static void place_attention(struct layer_work *w)
+void layer_place_rows(struct layer_work *w, struct carve *c)
 {
-    const struct memory *m = w->memory;
-    const struct plan *plan = w->plan;
-    w->prompt_page_cap = (int)layout_prompt_pages(plan);
-    w->prompt_pages = memory_at(m, LAYOUT_PROMPT_PAGES, 0);
-    w->shared_pages = memory_at(m, LAYOUT_SHARED_PAGES, 0);
-    w->prompt_scores = memory_at(m, LAYOUT_PROMPT_SCORES, 0);
-    w->events = memory_at(m, LAYOUT_EVENTS, 0);
-    w->rows.page_ids_stride = plan->slots_cap / PAGE_SLOTS;
+    const struct plan *p = c->plan;
+    const struct evict *evict = c->set->evict;
+    const int64_t n = (int64_t)p->batch * p->batches;
+    w->ring_bytes = c->set->costs->kv_ring_bytes;
+    if (plan_has_slots(c->set)) {
+        const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0;
+        const int64_t n_bytes =
+            c->set->shape->n_kv_heads * plan_kv_slots_before(p, p->decoder, ring) * 4;
+        w->slot_pos = CARVE_SLAB(c, kv_meta, ARENA_ATTEND, n, n_bytes);
+        w->slot_score = CARVE_SLAB(c, kv_meta, ARENA_ATTEND, n, n_bytes);
+        if (evict->positions == EVICT_POSITIONS_SLOT)
+            w->slot_rank = CARVE_SLAB(c, kv_meta, ARENA_ATTEND, n, n_bytes);
+        if (evict_policy_trait(evict->policy))
+            w->slot_trait = CARVE_SLAB(c, kv_meta, ARENA_ATTEND, n, n_bytes);
+    }
+    w->rings = CARVE_SLAB(c, kv_rings, ARENA_ATTEND, n, p->decoder * w->ring_bytes);
+    w->rows.page_ids_stride = p->slots_cap / PAGE_SLOTS;
     w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
-    w->rows.slot_stride = m->layout->parts[LAYOUT_SLOT_POS].stride / 4;
-    w->rows.ring_stride = m->layout->parts[LAYOUT_RINGS].stride;
+    w->rows.slot_stride = w->slot_pos.stride / 4;
+    w->rows.ring_stride = w->rings.stride;
 }
 
-void layer_place(struct layer_work *w, const struct memory *m, const struct plan *plan,
-                 const struct model *model, const struct evict *evict, int64_t rope_rows)
+/* Scratch and routes were counted for PLAN_TILES sizes: index of the smallest that is enough. */
+static int tile_size(int tile_tokens)
 {
-    w->plan = plan;
-    w->memory = m;
-    w->model = model;
-    w->shape = &model->shape;
-    w->evict = evict;
-    w->rope_rows = rope_rows;
-    w->normed = memory_at(m, LAYOUT_NORMED, 0);
-    w->q = memory_at(m, LAYOUT_Q, 0);
-    w->attn = memory_at(m, LAYOUT_ATTN, 0);
-    w->k = memory_at(m, LAYOUT_K, 0);
-    w->v = memory_at(m, LAYOUT_V, 0);
-    w->gate = memory_at(m, LAYOUT_GATE, 0);
-    w->up = memory_at(m, LAYOUT_UP, 0);
-    w->router = memory_at(m, LAYOUT_ROUTER, 0);
-    w->route = memory_at(m, LAYOUT_ROUTE, 0);
-    w->expert_out = memory_at(m, LAYOUT_EXPERT_OUT, 0);
-    w->shared_out = memory_at(m, LAYOUT_SHARED_OUT, 0);
-    w->shares = memory_at(m, LAYOUT_SHARES, 0);
-    w->cos = memory_at(m, LAYOUT_ROPE_COS, 0);
-    w->sin = memory_at(m, LAYOUT_ROPE_SIN, 0);
-    const int by_rank = evict->positions == EVICT_POSITIONS_SLOT;
+    int i = 0;
+    while (i < PLAN_TILES - 1 && PLAN_TILE_TOKENS << i < tile_tokens)
+        i++;
+    return i;
+}
+
+/* Inputs and outputs of a tile's ops. */
+static void place_tile(struct layer_work *w, struct carve *c)
+{
+    const struct shape *s = c->set->shape;
+    const int64_t tile = c->plan->tile_tokens, heads = tile * s->n_heads * s->head_dim,
+                  kv = tile * s->n_kv_heads * s->head_dim;
+    CARVE(c, workspace, ARENA_DEVICE, w->normed, tile * max_i64(s->dim, s->embed_dim));
+    CARVE(c, workspace, ARENA_DEVICE, w->q, heads);
+    CARVE(c, workspace, ARENA_DEVICE, w->attn, heads);
+    CARVE(c, workspace, ARENA_DEVICE, w->k, kv);
+    CARVE(c, workspace, ARENA_DEVICE, w->v, kv);
+    CARVE(c, workspace, ARENA_DEVICE, w->gate, tile * shape_mlp_numbers(s));
+    if (s->gated)
+        CARVE(c, workspace, ARENA_DEVICE, w->up, tile * shape_mlp_numbers(s));
+    if (s->n_experts == 0)
+        return;
+    const int64_t route_bytes = c->set->costs->route_bytes[tile_size((int)tile)];
+    CARVE(c, workspace, ARENA_DEVICE, w->router, tile * s->n_experts);
+    w->route = CARVE_SLAB(c, workspace, ARENA_DEVICE, 1, route_bytes).base;
+    CARVE(c, workspace, ARENA_DEVICE, w->expert_out, tile * s->n_experts_used * s->dim);
+    CARVE(c, workspace, ARENA_DEVICE, w->shared_out, s->shared_dim > 0 ? tile * s->dim : 0);
+    CARVE(c, workspace, ARENA_DEVICE, w->shares, tile * s->shared_gate);
+}
+
+/* The rows of a batch attend side by side, up to the number that the device's kernels take. */
+static void place_scratch(struct layer_work *w, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    const struct plan_costs *costs = c->set->costs;
+    const int64_t rows = min_i64(p->batch * costs->attend_row_bytes, costs->attend_rows_bytes);
+    const int64_t tile = costs->scratch_bytes[tile_size(p->tile_tokens)];
+    w->scratch =
+        CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 1, max_i64(tile, p->attn_cpu ? 0 : rows)).base;
+}
+
+int64_t layer_tile_bytes(const struct setting *set, int tile_tokens)
+{
+    const struct plan plan = {.device = 1, .tile_tokens = tile_tokens};
+    struct plan_bytes bytes = {0};
+    struct carve c = {.plan = &plan, .set = set, .bytes = &bytes};
+    struct layer_work w;
+    place_tile(&w, &c);
+    place_scratch(&w, &c);
+    return c.end[ARENA_DEVICE];
+}
+
+/* Positions in a table of angles: those of the longest row. Where positions are ranks: those of the
+ * longest prompt, or one per slot and one for the new token. */
+static int64_t rope_rows(const struct setting *set)
+{
+    const struct work *work = set->work;
+    if (set->evict->positions != EVICT_POSITIONS_SLOT)
+        return work->tokens_max;
+    return min_i64(work->tokens_max, max_i64(work->prompt_max, work->slots_max + 1));
+}
+
+static void place_angles(const struct layer_work *w, struct carve *c, enum carve_arena arena,
+                         float **cosines, float **sines)
+{
+    const struct shape *s = c->set->shape;
+    const int64_t n = shape_ropes(s) * w->rope_rows * (s->rope_dim / 2);
+    CARVE(c, workspace, arena, *cosines, n);
+    CARVE(c, workspace, arena, *sines, n);
+}
+
+void layer_place(struct layer_work *w, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    const struct shape *s = c->set->shape;
+    const int64_t page = c->set->costs->prompt_page_bytes;
+    w->plan = p;
+    w->shape = s;
+    w->evict = c->set->evict;
+    w->rope_rows = rope_rows(c->set);
+    place_tile(w, c);
+    place_angles(w, c, ARENA_DEVICE, &w->cos, &w->sin);
+    const int by_rank = w->evict->positions == EVICT_POSITIONS_SLOT;
     w->slot_cos = by_rank ? w->cos : NULL;
     w->slot_sin = by_rank ? w->sin : NULL;
-    w->cuts = memory_at(m, LAYOUT_CUTS, 0);
-    place_attention(w);
-    w->logits = memory_at(m, LAYOUT_LOGITS, 0);
-    w->head_in = memory_at(m, LAYOUT_HEAD_IN, 0);
-    w->head_narrow = memory_at(m, LAYOUT_HEAD_NARROW, 0);
-    w->scratch = memory_at(m, LAYOUT_SCRATCH, 0);
+    /* A prompt that continues over the end of a tile is kept whole; each later prompt begins on a
+     * new page. */
+    w->prompt_page_cap =
+        (int)ceil_div(p->prompt_max, PAGE_SLOTS) + p->tile_tokens / PAGE_SLOTS + 16;
+    w->prompt_pages = CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 1, w->prompt_page_cap * page).base;
+    w->shared_pages =
+        CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 1, ceil_div(p->shared_tokens, PAGE_SLOTS) * page)
+            .base;
+    CARVE(c, workspace, ARENA_DEVICE, w->prompt_scores,
+          (int64_t)w->prompt_page_cap * PAGE_SLOTS * s->n_kv_heads);
+    CARVE(c, workspace, ARENA_HOST, w->cuts, 2 * p->batch);
+    CARVE(c, workspace, ARENA_ATTEND, w->events, (int64_t)p->tile_tokens * s->n_kv_heads);
+}
+
+void layer_place_apart(struct layer_work *w, struct carve *c)
+{
+    const struct shape *s = c->set->shape;
+    const struct cross_bytes cross = c->set->costs->cross;
+    const int64_t heads = (int64_t)c->plan->tile_tokens * s->n_heads * s->head_dim;
+    float **const tile[] = {&w->q, &w->k, &w->v, &w->attn};
+    if (w->evict->positions == EVICT_POSITIONS_SLOT)
+        place_angles(w, c, ARENA_PINNED, &w->slot_cos, &w->slot_sin);
+    for (int i = 0; i < 4; i++) // numbers that cross as bf16 become f32 here
+        CARVE(c, workspace, ARENA_HOST, *tile[i], cross.in < 4 || cross.out < 4 ? heads : 0);
+    CARVE(c, workspace, ARENA_HOST, w->cuts, 2 * c->plan->batch);
+    w->scratch = CARVE_BLOCKS(c, workspace, ARENA_HOST, 1, c->set->costs->attend_bytes).base;
+}
+
+void layer_place_head(struct layer_work *w, struct carve *c)
+{
+    const struct shape *s = c->set->shape;
+    const int64_t n = c->plan->tile_positions;
+    CARVE(c, head, ARENA_DEVICE, w->logits, n * HEAD_TILE);
+    CARVE(c, head, ARENA_DEVICE, w->head_in, n * s->dim);
+    CARVE(c, head, ARENA_DEVICE, w->head_narrow, s->embed_dim != s->dim ? n * s->embed_dim : 0);
+    place_scratch(w, c);
 }
 
 /* Cosines or sines of one position; `row` counts over all tables. */
@@ -106,13 +207,9 @@ static void rope_row(const struct layer_work *w, int64_t row, int sines, float *
     }
 }
 
-void layer_place_apart(struct layer_work *w)
+void layer_open_apart(struct layer_work *w)
 {
     const int64_t half = w->shape->rope_dim / 2, all = shape_ropes(w->shape) * w->rope_rows;
-    w->slot_cos = memory_at(w->memory, LAYOUT_SLOT_COS, 0);
-    w->slot_sin = memory_at(w->memory, LAYOUT_SLOT_SIN, 0);
-    w->cuts = memory_at(w->memory, LAYOUT_ATTEND_CUTS, 0);
-    w->scratch = memory_at(w->memory, LAYOUT_ATTEND_SCRATCH, 0);
     for (int64_t row = 0; w->slot_cos && row < all; row++) {
         rope_row(w, row, 0, w->slot_cos + row * half);
         rope_row(w, row, 1, w->slot_sin + row * half);
@@ -123,8 +220,7 @@ enum err layer_open(struct layer_work *w, struct event *done)
 {
     int64_t row_bytes = w->shape->rope_dim / 2 * (int64_t)sizeof(float);
     int64_t all = shape_ropes(w->shape) * w->rope_rows;
-    int64_t rows =
-        row_bytes ? w->memory->layout->parts[LAYOUT_TABLES].n_bytes / 64 * 64 / row_bytes : 0;
+    int64_t rows = row_bytes ? w->tables->slots.n_bytes / CARVE_ALIGN * CARVE_ALIGN / row_bytes : 0;
     for (int sines = 0; sines < 2 && rows > 0; sines++)
         for (int64_t pos = 0; pos < all; pos += rows) {
             int64_t n = min_i64(rows, all - pos);

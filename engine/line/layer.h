@@ -34,7 +34,6 @@ struct layer_work {
     const struct shape *shape;
     const struct evict *evict;
     struct ops ops;
-    const struct memory *memory;
     struct tables *tables; // borrowed: tables of the step
     struct {               // pointers into `tables`; spans: from the current tile on
         int32_t *pos;      // [tokens of the batch]; NULL: the layer has no RoPE
@@ -43,6 +42,8 @@ struct layer_work {
     } told;
     struct kv_layout prompt; // of the prompt pages in the workspace
     struct kv_rows rows;     // of the step
+    /* Per row of the run, all its decoder layers: positions, scores, ranks, traits; rings. */
+    struct slab slot_pos, slot_score, slot_rank, slot_trait, rings;
     int64_t ring_bytes;      // of one row and layer; 0 unless the KV format is mixed
     int layer;               // decoder layer (from 0) whose KV `rows` describes
     struct evict rule;       // of this layer: the run's policy, or its window
@@ -61,7 +62,7 @@ struct layer_work {
     void *route;                // of route_bytes()
     float *cos, *sin;           // [ropes][rope_rows][rope_dim / 2] by position
     float *slot_cos, *slot_sin; // copies where decode attends; only if positions are ranks
-    int64_t rope_rows;          // layout_rope_rows()
+    int64_t rope_rows;          // positions in each of these tables
     uint8_t *prompt_pages;      // [prompt_page_cap][prompt.page_bytes]
     uint8_t *shared_pages; // [shared_tokens / 32][prompt.page_bytes] pages of the shared prefix
     float *prompt_scores;  // [prompt_page_cap * 32][n_kv_heads], one block per prompt
@@ -81,14 +82,20 @@ int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
                             const struct model *model, int tile_tokens, int64_t prompt_max,
                             int64_t slots_cap, const struct evict *evict);
-/* Points the workspace into the memory of the layout. */
-void layer_place(struct layer_work *w, const struct memory *memory, const struct plan *plan,
-                 const struct model *model, const struct evict *evict, int64_t rope_rows);
-/* For a copy of the workspace whose rows attend on the CPU beside a device: sets the fields that
- * differ and fills the CPU's rope tables. */
-void layer_place_apart(struct layer_work *w);
+/* layer_place_rows() carves what each row keeps of its slots in all layers, layer_place() the
+ * workspace of a tile, layer_place_head() the workspace of the head and the scratch of kernels. */
+void layer_place_rows(struct layer_work *w, struct carve *c);
+void layer_place(struct layer_work *w, struct carve *c);
+void layer_place_head(struct layer_work *w, struct carve *c);
+/* For a copy of the workspace whose rows attend on the CPU beside a device: carves the fields that
+ * differ. */
+void layer_place_apart(struct layer_work *w, struct carve *c);
+/* plan_costs.tile_bytes. */
+int64_t layer_tile_bytes(const struct setting *set, int tile_tokens);
 /* Fills tables that depend on the model only. done: an event to wait with. ERR_DEVICE. */
 enum err layer_open(struct layer_work *w, struct event *done);
+/* The tables by which rows that attend apart rotate keys. */
+void layer_open_apart(struct layer_work *w);
 
 /* Line layer 0: hidden states of the batch's tokens from their embedding rows. l and weights:
  * project_in, for models whose rows are narrower than dim. */

@@ -506,15 +506,15 @@ static void place_state(const struct layer_work *w, const struct batch *b,
     rows->slot_score = NULL;
     rows->slot_rank = NULL;
     rows->slot_trait = NULL;
-    rows->rings = memory_at(w->memory, LAYOUT_RINGS, first);
+    rows->rings = slab_at(&w->rings, first);
     if (w->rule.policy != EVICT_FULL) {
-        rows->slot_pos = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_POS, first) + slots;
-        rows->slot_score = (float *)memory_at(w->memory, LAYOUT_SLOT_SCORES, first) + slots;
+        rows->slot_pos = (int32_t *)slab_at(&w->slot_pos, first) + slots;
+        rows->slot_score = (float *)slab_at(&w->slot_score, first) + slots;
     }
     if (by_rank(w, layer))
-        rows->slot_rank = (int32_t *)memory_at(w->memory, LAYOUT_SLOT_RANKS, first) + slots;
+        rows->slot_rank = (int32_t *)slab_at(&w->slot_rank, first) + slots;
     if (evict_policy_trait(w->rule.policy))
-        rows->slot_trait = (float *)memory_at(w->memory, LAYOUT_SLOT_TRAITS, first) + slots;
+        rows->slot_trait = (float *)slab_at(&w->slot_trait, first) + slots;
     if (rows->rings)
         rows->rings += layer * w->ring_bytes;
 }
@@ -636,17 +636,18 @@ static void send_tile(struct layer_work *w, struct cross *cross, const struct ex
 }
 
 /* Points w->rows at one row: buffer `turn` of the kept pages, with home's strides. */
-static void place_kept(struct layer_work *w, const struct kv_rows *home, int turn)
+static void place_kept(struct layer_work *w, const struct kv_rows *home, const struct cross *cross,
+                       int turn)
 {
-    const struct memory *m = w->memory;
+    const struct slab *slots = &cross->kept_slots;
     struct kv_rows *rows = &w->rows;
     rows->slots_cap = home->slots_cap;
-    rows->pages = memory_at(m, LAYOUT_KEPT_PAGES, turn);
-    rows->slot_pos = home->slot_pos ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn) : NULL;
-    rows->slot_score = home->slot_score ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 1) : NULL;
-    rows->slot_rank = home->slot_rank ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 2) : NULL;
-    rows->slot_trait = home->slot_trait ? memory_at(m, LAYOUT_KEPT_SLOTS, 4 * turn + 3) : NULL;
-    rows->rings = memory_at(m, LAYOUT_KEPT_RING, turn);
+    rows->pages = slab_at(&cross->kept.buffers, turn);
+    rows->slot_pos = home->slot_pos ? slab_at(slots, 4 * turn) : NULL;
+    rows->slot_score = home->slot_score ? slab_at(slots, 4 * turn + 1) : NULL;
+    rows->slot_rank = home->slot_rank ? slab_at(slots, 4 * turn + 2) : NULL;
+    rows->slot_trait = home->slot_trait ? slab_at(slots, 4 * turn + 3) : NULL;
+    rows->rings = slab_at(&cross->kept_rings, turn);
 }
 
 /* Copies the kept slots of the prompt of row r (w->rows: one row) to row r of `home`. */
@@ -682,7 +683,7 @@ static void send_prompts(struct layer_work *w, struct cross *cross, const struct
         const struct cut *c = &w->cuts[i];
         if (!ends_prompt(c))
             continue;
-        place_kept(w, home, cross_kept_begin(cross));
+        place_kept(w, home, cross, cross_kept_begin(cross));
         keep_prompt(w, c, b, w->layer, 0);
         const struct ops copies = cross_kept_filled(cross);
         send_kept(w, &copies, b, home, c->span->row, c->span->pos + c->span->n);

@@ -119,7 +119,7 @@ static int slot_of(const struct engine *e, int64_t step)
 /* Host copy of the bitmap of pages that a step wrote; NULL: the bitmap itself is in RAM. */
 static uint64_t *dirty_back(const struct engine *e, int64_t step)
 {
-    return memory_at(&e->home.memory, LAYOUT_DIRTY_BACK, slot_of(e, step));
+    return slab_at(&e->dirty_back, slot_of(e, step));
 }
 
 /* Inputs of a step. */

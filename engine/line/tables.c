@@ -1,22 +1,39 @@
 /* engine/line/tables.c - see tables.h. */
 #include "engine/line/tables.h"
 
+/* The most bytes of one step. A tile ends where it is full, before a span that does not fit, or at
+ * the end of the batch. */
+static int64_t slot_bytes(const struct plan *p)
+{
+    int64_t spans = 2 * (int64_t)p->batch, tiles = spans + p->step_tokens / p->tile_tokens + 1;
+    int64_t span = max_i64(sizeof(struct prompt_span), sizeof(struct forced_span));
+    int64_t pages = p->slots_cap / PAGE_SLOTS, dirty = ceil_div(pages, 64) * 8;
+    int64_t decode = p->batch * (pages * 4 + dirty) + p->step_tokens * 4 + (spans + tiles) * span;
+    int64_t compact = p->head_positions * 4;
+    int64_t embed = 2 * p->step_tokens * 8; // rows, and learned positions
+    return max_i64(decode + compact, embed) + (3 * tiles + 5) * CARVE_ALIGN;
+}
+
+void tables_place(struct tables *t, struct carve *c, enum carve_arena arena, int n)
+{
+    const int64_t n_bytes = slot_bytes(c->plan);
+    *t = (struct tables){.slots = CARVE_SLAB(c, workspace, arena, n, n_bytes)};
+    if (arena == ARENA_PINNED && c->plan->device)
+        t->twins = CARVE_SLAB(c, workspace, ARENA_DEVICE, n, n_bytes);
+}
+
 void tables_turn(struct tables *t, int64_t step)
 {
-    const struct layout *l = t->memory->layout;
-    int64_t slot = step % l->parts[t->part].n;
-    t->host = memory_at(t->memory, t->part, slot);
-    t->seen = t->part == LAYOUT_TABLES ? memory_at(t->memory, LAYOUT_SEEN_TABLES, slot) : NULL;
-    if (!t->seen)
-        t->seen = t->host;
+    t->host = slab_at(&t->slots, step % t->slots.n);
+    t->seen = t->twins.n > 0 ? slab_at(&t->twins, step % t->slots.n) : t->host;
     t->used = t->sent = 0;
 }
 
 void *tables_take(struct tables *t, int64_t n_bytes)
 {
     void *p = t->host + t->used;
-    t->used += round_up(n_bytes, 64);
-    CHECK(t->used <= t->memory->layout->parts[t->part].n_bytes);
+    t->used += round_up(n_bytes, CARVE_ALIGN);
+    CHECK(t->used <= t->slots.n_bytes);
     return p;
 }
 

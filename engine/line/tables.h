@@ -6,19 +6,20 @@
 #ifndef ENGINE_LINE_TABLES_H
 #define ENGINE_LINE_TABLES_H
 
+#include "engine/line/carve.h"
 #include "kernels/ops.h"
-#include "policy/layout.h"
 
 struct tables {
-    const struct memory *memory; // borrowed
-    enum layout_id part;         // its slots: LAYOUT_TABLES, which have twins, or others
-    uint8_t *host, *seen;        // the slot of the step, and its twin
-    int64_t used, sent;          // bytes of it
+    struct slab slots, twins; // twins: none where ops read the slots themselves
+    uint8_t *host, *seen;     // the slot of the step, and its twin
+    int64_t used, sent;       // bytes of it
 };
 
+/* Carves n slots from an arena. On a device, slots in ARENA_PINNED have twins in its memory. */
+void tables_place(struct tables *t, struct carve *c, enum carve_arena arena, int n);
 /* The slot of a step: the one before in it must be done. */
 void tables_turn(struct tables *t, int64_t step);
-/* Room for n_bytes in the step's slot, 64-byte aligned; policy/layout.c counted it. */
+/* Room for n_bytes in the step's slot, 64-byte aligned; tables_place() counted it. */
 void *tables_take(struct tables *t, int64_t n_bytes);
 /* Where ops read what stands at p. */
 void *tables_seen(const struct tables *t, const void *p);
