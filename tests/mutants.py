@@ -87,8 +87,9 @@ def command(test):
     if not words[0].endswith(".py"):
         return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
     tools = ["nth.so", "nouring", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
+    library = ["build/libsluice.so.0"] if words[0] in ("evaluate_test.py", "python_test.py") else []
     return ([python(), "tests/" + words[0], "./sluice", *words[1:]],
-            ["sluice", "build/tests/sluice-faults", "build/tests/sim_device.so", *("build/tests/tools/" + tool for tool in tools)])
+            ["sluice", "build/tests/sluice-faults", "build/tests/sim_device.so", *library, *("build/tests/tools/" + tool for tool in tools)])
 
 
 class Tree:
