@@ -580,7 +580,7 @@ static void test_ranks_have_room(void **state)
     all = workspace(&p, &meta);
     evict.positions = EVICT_POSITIONS_SLOT;
     assert_in_range(all - workspace(&p, &more), 99500 * row - 4096, 99500 * row + 4096);
-    assert_int_equal(more - meta, ranks);
+    assert_in_range(more - meta, ranks, ranks + 64 * 64); // with AddressSanitizer's gaps
     work.prompt_max = 40; // 128 slots and a new token
     assert_in_range(all - workspace(&p, &more), 99871 * row - 4096, 99871 * row + 4096);
     work.tokens_max = 100;
