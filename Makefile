@@ -89,7 +89,7 @@ $(BIN): $(OBJ)
 
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c
 # Tiles besides; what is not tiles is AVX-512.
-$(BUILD)/%_amx.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c -mamx-tile -mamx-bf16
+$(BUILD)/%_amx.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c -mamx-tile -mamx-bf16 -mamx-int8
 $(BUILD)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
 # Sanitized, the portable set and the plain loops may call fmaf() as one instruction where the CPU has it: the same
 # numbers, and the sweeps of `make check` take a third of the time.

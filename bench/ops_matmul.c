@@ -100,8 +100,7 @@ static enum err bench_formats(const struct bench_run *run, const struct ops *ops
 }
 
 /* The same under int8, whatever --compute says. Where there is a dot product of bytes it does twice
- * the numbers of one of bf16 in registers of 16 lanes, so that is the roof; tiles have no part in
- * it. */
+ * the numbers of one of bf16, in tiles too, so that is the roof. */
 static enum err bench_int8(const struct bench_run *run, const struct ops *ops,
                            const struct bench_model *model)
 {
@@ -111,7 +110,7 @@ static enum err bench_int8(const struct bench_run *run, const struct ops *ops,
     struct bench_run doubled = *run;
     int8.compute = COMPUTE_INT8;
     if (ops->isa >= ISA_AVX512) {
-        const struct ops pairs = {.isa = ISA_AVX512, .compute = COMPUTE_BF16, .pool = ops->pool};
+        const struct ops pairs = {.isa = ops->isa, .compute = COMPUTE_BF16, .pool = ops->pool};
         roof.flops = 2 * bench_peak_flops(&pairs, BENCH_WINDOW_S);
     }
     doubled.roof = &roof;

@@ -50,13 +50,14 @@ enum compute compute_by_name(const char *name)
 }
 
 #ifdef __x86_64__
-/* 1 when this CPU has bf16 tiles and the kernel saves them. A process must request them once, for
- * all of its threads. */
+/* 1 when this CPU has tiles of bf16 and of bytes, and the kernel saves them. A process must request
+ * them once, for all of its threads. */
 static int has_amx(void)
 {
     static _Atomic int asked; // 0: not yet, 1: refused, 2: granted
     if (asked == 0)
         asked = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+                        __builtin_cpu_supports("amx-int8") &&
                         syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0
                     ? 2
                     : 1;
@@ -113,9 +114,9 @@ enum isa isa_best(void)
 #define ref_matmul_float ref_matmul
 ROWS(matmul_float, struct matmul_args, {ISA_AMX, cpu_matmul_amx}, {ISA_AVX512, cpu_matmul_avx512},
      {ISA_AVX2, cpu_matmul_avx2}, {ISA_PORTABLE, cpu_matmul_portable}, {ISA_EXACT, exact_matmul})
-ROWS(matmul_int8, struct matmul_args, {ISA_AVX512, cpu_matmul_int8_avx512},
-     {ISA_AVX2, cpu_matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable},
-     {ISA_EXACT, exact_matmul_int8})
+ROWS(matmul_int8, struct matmul_args, {ISA_AMX, cpu_matmul_int8_amx},
+     {ISA_AVX512, cpu_matmul_int8_avx512}, {ISA_AVX2, cpu_matmul_int8_avx2},
+     {ISA_PORTABLE, cpu_matmul_int8_portable}, {ISA_EXACT, exact_matmul_int8})
 
 /* Under int8, parts that read x in the same form run together: as codes for q8, as codes for q4,
  * and as bf16 for formats without an int8 product. */
@@ -233,8 +234,9 @@ int64_t matmul_scratch_bytes(const struct ops *ops, int m, int n, int k)
     struct matmul_scratch s = matmul_scratch(&cut, m, round_up(n_words, cut.chunk), n_threads);
     int64_t bytes = s.packed_bytes + (s.decoded_bytes + s.sums_bytes) * n_threads;
     // Under int8 some weights may have a format that is multiplied as bf16.
-    return ops->compute == COMPUTE_INT8 ? max_i64(bytes, int8_scratch_bytes(ops->isa, m, k))
-                                        : bytes;
+    return ops->compute == COMPUTE_INT8
+               ? max_i64(bytes, int8_scratch_bytes(ops->isa, m, k, n_threads))
+               : bytes;
 }
 
 int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int n_heads,
