@@ -148,10 +148,10 @@ fault("groups: a stage is overwritten while it is read", TILE,
 fault("groups: a group behind the last is multiplied", TILE, "if (g == 0 || g0 + g < n_groups)", "if (1)", MATMUL)
 Q_CU = "kernels/cuda/matmul_q.cu"
 fault("q: rows of q8 do not take turns where they are read", Q_CU, "const int turned = Q4 ? 0 : g % 2 * 32;", "const int turned = 0;", MATMUL)
-fault("q: the upper half of a panel has the codes of the lower", Q_CU, "(Q4 ? operand % 2 * 4 : 0)", "0", MATMUL)
+fault("q: the upper half of a panel has the codes of the lower", Q_CU, "(Q4 ? (T::N == 1 ? of_panel / 16 : i / 2) * 4 : 0)", "0", MATMUL)
 fault("q: a panel behind the last is read", Q_CU, "(panel < n_panels ? panel : panel0)", "panel", MATMUL)
 fault("q: a row behind the last is read", Q_CU, "(row < p->m ? row : row0)", "row", MATMUL)
-fault("q: a group behind the last is copied", Q_CU, "(GROUPS == 1 || group < left)", "(GROUPS == 1 || group <= left)", MATMUL)
+fault("q: a group behind the last is copied", Q_CU, "< n * T::GROUP_BYTES", "< (n + 1) * T::GROUP_BYTES", MATMUL)
 fault("q: the second product of a launch has the first one's weights", "kernels/cuda/mma_tile.cuh", "    *p = t->parts[part];\n", "    *p = t->parts[part];\n    p->weights = t->parts[0].weights;\n", MATMUL)
 fault("q: sums are stored over stages in use", Q_CU, "    __syncthreads(); // the stages are free\n", "", MATMUL)
 fault("a turn of groups is overwritten while it is read", "kernels/cuda/matmul_int8.cu",

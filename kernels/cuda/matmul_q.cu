@@ -8,11 +8,12 @@
  * and 2c + 9 of one output, c = lane % 4. Columns may be assigned to outputs freely, so a column of
  * one operand is row r of a panel and the same column of the next is row r + 16: in q4 a byte has a
  * code of both.
- * Bounds. Up to 16 rows: HBM, 0.56 bytes per weight in q4. A number takes about 5 instructions of a
- * lane: an H100 issues those of 70e9 numbers in 12 ms, and reads them in 13 ms. A block keeps 18
- * KiB of W in flight in q4; a warp has 16 outputs, because the chain over k cannot be split. More
- * rows: instruction issue, and shared memory, from which a warp reads x once for its 16 or 32
- * outputs. */
+ * Bounds. Up to 16 rows: HBM, 0.56 bytes per weight in q4. A number takes 5 to 6 instructions of a
+ * lane: an H100 issues those of 70e9 numbers in 13 ms, and reads the numbers in 13 ms. A block
+ * keeps 27 KiB of W in flight in q4. A chain over k cannot be split, so a warp has 8 outputs: a
+ * product of 8,192 outputs then has two warps for each scheduler of an H100, and one warp alone
+ * issues an instruction in 1.7 cycles at best. More rows: instruction issue, and shared memory,
+ * from which a warp reads x once for its 16 or 32 outputs. */
 #include "kernels/cuda/mma_tile.cuh"
 #include "kernels/cuda/panel.cuh"
 #include "kernels/cuda/tiles.h"
@@ -28,11 +29,12 @@ template <int Q4, int BM, int BN, int WM, int WN, int GROUPS> struct q_tile {
     // A stage: the stored groups of each panel; x [GROUPS][BM][64].
     static constexpr int RUN = GROUPS * GROUP_BYTES, X_AT = PANELS * RUN;
     static constexpr int STAGE = X_AT + GROUPS * BM * OWN_GROUP * 2;
-    // 16-byte pieces of W: per stage, per thread.
-    static constexpr int W_PIECES = X_AT / 16, N_W = (W_PIECES + THREADS - 1) / THREADS;
-    static constexpr int N_X = GROUPS * BM * (OWN_GROUP / 8) / THREADS;
+    // 16-byte pieces per thread: N_W of one panel, TURN bytes apart; N_X of N_ROWS rows of x.
+    static constexpr int TURN = THREADS / PANELS * 16, N_W = (RUN + TURN - 1) / TURN;
+    static constexpr int X_GROUP = BM * (OWN_GROUP / 8), N_X = GROUPS * X_GROUP / THREADS;
+    static constexpr int N_ROWS = X_GROUP > THREADS ? X_GROUP / THREADS : 1;
     static constexpr int N = WN / 8; // operands of W
-    static_assert(THREADS * 16 % 2048 == 0, "a thread's pieces of W lie in rows of one parity");
+    static_assert(TURN % 256 == 0, "a thread's pieces of W lie in rows of one parity");
 };
 
 /* Position of byte `at` of a stage's W. Rows of 128 bytes of q8 are permuted, so that the two quads
@@ -42,51 +44,68 @@ template <int Q4> DEVICE int code_place(int at)
     return Q4 ? at : at ^ at / 128 % 2 * 32;
 }
 
-/* Sources of a thread's copies for every stage. Rows and panels beyond the end are replaced by the
- * block's first: their outputs are not stored. */
+/* Sources of a thread's copies for every stage: one panel from byte `at` on, a piece every TURN
+ * bytes, and rows of x. The places are positions in the stage. Rows and panels beyond the end are
+ * replaced by the block's first: their outputs are not stored. */
 template <class T> struct q_source {
-    const uint8_t *w[T::N_W];
-    const uint16_t *x[T::N_X];
+    const uint8_t *w;
+    const uint16_t *x[T::N_ROWS];
+    int at, w_place, x_place;
 };
 
-template <class T, int BM>
+template <int Q4, class T, int BM>
 DEVICE void source_find(const struct mma_task *t, const struct product *p, int row0, int o0,
                         struct q_source<T> *s)
 {
     const int panel0 = o0 / PANEL_ROWS, n_panels = (p->n + PANEL_ROWS - 1) / PANEL_ROWS;
+    const int of_block = (int)threadIdx.x * 16 / T::TURN, panel = panel0 + of_block;
+    s->at = (int)held(threadIdx.x * 16 % T::TURN);
+    s->w = p->weights + (panel < n_panels ? panel : panel0) * p->panel_bytes + s->at;
+    s->w_place = (int)held((uint32_t)code_place<Q4>(of_block * T::RUN + s->at));
+    const int me = (int)threadIdx.x;
+    s->x_place = (int)held(T::X_AT + 2 * (uint32_t)piece_at<OWN_GROUP>(me / 8, me % 8));
 #pragma unroll
-    for (int i = 0; i < T::N_W; i++) {
-        const int at = (i * T::THREADS + (int)threadIdx.x) * 16, panel = panel0 + at / T::RUN;
-        s->w[i] = p->weights + (panel < n_panels ? panel : panel0) * p->panel_bytes + at % T::RUN;
-    }
-#pragma unroll
-    for (int i = 0; i < T::N_X; i++) {
-        const int piece = i * T::THREADS + (int)threadIdx.x, row = row0 + piece / 8 % BM;
+    for (int i = 0; i < T::N_ROWS; i++) {
+        const int row = row0 + (i * T::THREADS + me) / 8 % BM;
         s->x[i] = t->x + (p->pair + (row < p->m ? row : row0)) * t->row +
-                  piece / (8 * BM) * OWN_GROUP + piece % 8 * 8;
+                  me / T::X_GROUP * OWN_GROUP + me % 8 * 8;
     }
 }
 
+/* Starts the copies of n groups of the next stage; `whole`: n is GROUPS. */
+template <class T>
+DEVICE void groups_fetch(const struct q_source<T> *s, int whole, int n, uint8_t *stage)
+{
+#pragma unroll
+    for (int i = 0; i < T::N_W; i++)
+        if ((whole && (i + 1) * T::TURN <= T::RUN) || s->at + i * T::TURN < n * T::GROUP_BYTES)
+            cp_async16(stage + s->w_place + i * T::TURN, s->w + i * T::TURN);
+#pragma unroll
+    for (int i = 0; i < T::N_X; i++)
+        if (whole || (i * T::THREADS + (int)threadIdx.x) / T::X_GROUP < n)
+            cp_async16(stage + s->x_place + i * T::THREADS * 16,
+                       s->x[i % T::N_ROWS] + i * T::THREADS / T::X_GROUP * OWN_GROUP);
+}
+
+/* The last stage of rows that are no whole number of stages. tests/tools/sass.py leaves these
+ * instructions out. */
+template <class T> DEVICE void rest_fetch(const struct q_source<T> *s, int n, uint8_t *stage)
+{
+    groups_fetch<T>(s, 0, n, stage);
+}
+
 /* Starts the copies of the next stage, of whose groups `left` (at least one) exist. */
-template <int Q4, class T, int BM, int GROUPS>
+template <class T, int GROUPS>
 DEVICE void stage_fetch(struct q_source<T> *s, int left, uint8_t *stage)
 {
-    const int me = (int)threadIdx.x, w_at = code_place<Q4>(me * 16);
+    if (left >= GROUPS)
+        groups_fetch<T>(s, 1, GROUPS, stage);
+    else
+        rest_fetch<T>(s, left, stage);
+    s->w += T::RUN;
 #pragma unroll
-    for (int i = 0; i < T::N_W; i++) {
-        const int piece = i * T::THREADS + me, group = piece * 16 % T::RUN / T::GROUP_BYTES;
-        if ((T::W_PIECES % T::THREADS == 0 || piece < T::W_PIECES) && (GROUPS == 1 || group < left))
-            cp_async16(stage + w_at + i * T::THREADS * 16, s->w[i]);
-        s->w[i] += T::RUN;
-    }
-#pragma unroll
-    for (int i = 0; i < T::N_X; i++) {
-        const int piece = i * T::THREADS + me;
-        uint16_t *x = (uint16_t *)(stage + T::X_AT);
-        if (GROUPS == 1 || piece / (8 * BM) < left)
-            cp_async16(x + piece_at<OWN_GROUP>(piece / 8, piece % 8), s->x[i]);
+    for (int i = 0; i < T::N_ROWS; i++)
         s->x[i] += GROUPS * OWN_GROUP;
-    }
 }
 
 /* Two codes along k of a lane's output in `operand`, in the low 16 bits. The output is row first +
@@ -97,39 +116,47 @@ template <int Q4, class T> DEVICE uint32_t codes_read(const uint8_t *codes, int 
     return *(const uint16_t *)(codes + place);
 }
 
-/* Floats whose last bit is worth 2^place: with a code's bits or-ed in at bit `place`, the float
- * grows by the code. `zero` is 0, but unknown to the compiler: a logical operation has room for one
- * constant, the mask. */
-#define N_PLACES 4 // 0, 4, 8, 12
-DEVICE void ones_make(uint32_t zero, uint32_t ones[N_PLACES])
+/* How a code becomes a float: the code's bits or-ed into `one`, a float whose last bit is worth as
+ * much as the code's last bit, are one + code. `less` is what to subtract: one and q8's bias. */
+struct q_place {
+    uint32_t mask, one;
+    float less;
+};
+
+/* Of a code that begins at `bit`. `zero` is 0, but unknown to the compiler: a logical operation has
+ * room for one constant, the mask. If a warp has 8 outputs, `bit` depends on the warp, and nothing
+ * is a constant. */
+template <int Q4, class T> DEVICE struct q_place place_of(int bit, uint32_t zero)
 {
-#pragma unroll
-    for (int i = 0; i < N_PLACES; i++)
-        ones[i] = ((uint32_t)(150 - 4 * i) << 23) + zero;
+    const uint32_t one = (uint32_t)(150 - bit) << 23;
+    struct q_place p = {(Q4 ? 15u : 255u) << bit, held(one - zero),
+                        __uint_as_float(one) + (Q4 ? 0 : Q8_BIAS)};
+    if (Q4 && T::N == 1) {
+        p.mask = held(p.mask);
+        p.less = __uint_as_float(held(__float_as_uint(p.less)));
+    }
+    return p;
 }
 
 /* A pair of numbers for the cores. */
 template <int Q4, int KIND>
-DEVICE uint32_t pair_decode(uint32_t codes, int operand, float scale, float min,
-                            const uint32_t ones[N_PLACES])
+DEVICE uint32_t pair_decode(uint32_t codes, float scale, float min, const struct q_place place[2])
 {
     float number[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const int place = 8 * i + (Q4 ? operand % 2 * 4 : 0), mask = Q4 ? 15 : 255;
-        const float one = __uint_as_float((uint32_t)(150 - place) << 23);
-        const float code = __uint_as_float((codes & (uint32_t)mask << place) | ones[place / 4]) -
-                           (one + (Q4 ? 0 : Q8_BIAS));
+        const float code = __uint_as_float((codes & place[i].mask) | place[i].one) - place[i].less;
         number[i] = Q4 ? fmaf(code, scale, min) : code * scale;
     }
     return KIND == DTYPE_F16 ? cvt_f16_pair(number[0], number[1])
                              : cvt_bf16_pair(number[0], number[1]);
 }
 
-/* Positions of a lane's numbers in a stage. */
+/* Positions of a lane's numbers in a stage, and the places of the codes of even and odd operands.
+ */
 struct q_lane {
     int code, head, x;
-    uint32_t ones[N_PLACES];
+    struct q_place places[2][2];
 };
 
 /* `first`: the warp's first row of the panel that begins at byte `panel`. */
@@ -137,12 +164,18 @@ template <int Q4, class T>
 DEVICE struct q_lane lane_find(const struct mma_task *t, int panel, int first, int row)
 {
     const int lane = lane_id(), c = lane % 4, of_panel = first + lane / 4;
+    const int of_codes = Q4 ? of_panel % 16 : of_panel; // a byte of q4 has codes of two rows
     struct q_lane at;
     at.code =
-        code_place<Q4>(panel + T::HEAD_BYTES + c / 2 * T::QUAD_BYTES + of_panel * 4) + c % 2 * 2;
-    at.head = code_place<Q4>(panel + of_panel * (Q4 ? 2 : 4));
-    at.x = T::X_AT + 2 * piece_at<OWN_GROUP>(row + lane % 16, lane / 16);
-    ones_make((uint32_t)t->row % OWN_GROUP, at.ones);
+        code_place<Q4>(panel + T::HEAD_BYTES + c / 2 * T::QUAD_BYTES + of_codes * 4) + c % 2 * 2;
+    at.code = (int)held((uint32_t)at.code);
+    at.head = (int)held((uint32_t)code_place<Q4>(panel + of_panel * (Q4 ? 2 : 4)));
+    at.x = (int)held(T::X_AT + 2 * (uint32_t)piece_at<OWN_GROUP>(row + lane % 16, lane / 16));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        at.places[i / 2][i % 2] =
+            place_of<Q4, T>(i % 2 * 8 + (Q4 ? (T::N == 1 ? of_panel / 16 : i / 2) * 4 : 0),
+                            (uint32_t)t->row % OWN_GROUP);
     return at;
 }
 
@@ -189,8 +222,8 @@ DEVICE void group_multiply(const uint8_t *stage, const struct q_lane *at, int g,
 #pragma unroll
         for (int j = 0; j < 2 * T::N; j++) {
             uint32_t *pair = &b[j / 2][j % 2];
-            *pair = pair_decode<Q4, KIND>(codes[j / 2][j % 2], j / 2, scale[j / 2], min[j / 2],
-                                          at->ones);
+            *pair = pair_decode<Q4, KIND>(codes[j / 2][j % 2], scale[j / 2], min[j / 2],
+                                          at->places[j / 2 % 2]);
         }
 #pragma unroll
         for (int i = 0; i < WM / 16; i++)
@@ -213,14 +246,15 @@ static __global__ void __launch_bounds__(q_tile<Q4, BM, BN, WM, WN, GROUPS>::THR
         return; // the whole block
     const int row0 = tile_row(&p, BM), o0 = tile_column(&p, BM, BN);
     const int row = warp_id() / tile::ACROSS * WM, across = warp_id() % tile::ACROSS;
-    const int panel = across * WN / PANEL_ROWS, first = WN == 16 ? across % 2 * 8 : 0;
+    // The first 8 outputs of a warp begin at this row of the panel, the next 8 at 16 rows further.
+    const int panel = across * WN / PANEL_ROWS, first = across % (PANEL_ROWS / WN) * 8;
     const struct q_lane at = lane_find<Q4, tile>(&t, panel * tile::RUN, first, row);
     struct q_source<tile> source;
     float d[tile::N][WM / 16][1][4] = {};
-    source_find<tile, BM>(&t, &p, row0, o0, &source);
+    source_find<Q4, tile, BM>(&t, &p, row0, o0, &source);
     groups_multiply<tile::STAGE, GROUPS, STAGES>(
         (p.k + OWN_GROUP - 1) / OWN_GROUP, ring,
-        [&](int left, uint8_t *stage) { stage_fetch<Q4, tile, BM, GROUPS>(&source, left, stage); },
+        [&](int left, uint8_t *stage) { stage_fetch<tile, GROUPS>(&source, left, stage); },
         [&](const uint8_t *stage, int g) {
             if (ARCH < 80)
                 group_multiply<Q4, tile, BM, WM, DTYPE_F16>(stage, &at, g, d);

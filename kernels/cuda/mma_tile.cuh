@@ -99,8 +99,9 @@ DEVICE void stage_multiply(const uint16_t *stage, int row, int o, float d[WM / 1
 template <int STAGE, int GROUPS, int STAGES, class Fetch, class Multiply>
 DEVICE void groups_multiply(int n_groups, uint8_t *ring, Fetch fetch, Multiply multiply)
 {
-    const int ahead = ARCH < 80 ? 1 : STAGES - 1, end = ahead * STAGE;
-    int left = n_groups, from = 0;
+    const int ahead = ARCH < 80 ? 1 : STAGES - 1;
+    uint8_t *const last = ring + ahead * STAGE, *stage = ring, *free = last;
+    int left = n_groups;
     for (int c = 0; c < ahead; c++, left -= GROUPS) {
         if (left > 0)
             fetch(left, ring + c * STAGE);
@@ -110,13 +111,14 @@ DEVICE void groups_multiply(int n_groups, uint8_t *ring, Fetch fetch, Multiply m
         cp_async_wait<STAGES - 2>();
         __syncthreads(); // this stage has arrived, and all warps have read the previous one
         if (left > 0)
-            fetch(left, ring + (from == 0 ? end : from - STAGE));
+            fetch(left, free);
         cp_async_commit();
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
             if (g == 0 || g0 + g < n_groups)
-                multiply(ring + from, g);
-        from = from == end ? 0 : from + STAGE;
+                multiply(stage, g);
+        free = stage;
+        stage = stage == last ? ring : stage + STAGE;
     }
     cp_async_wait<0>();
 }

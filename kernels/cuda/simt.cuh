@@ -227,6 +227,15 @@ DEVICE uint4 piece_of(const void *from, int bytes)
     return bytes ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
 }
 
+/* x in a register: the compiler does not compute x again in every turn of a loop. */
+DEVICE uint32_t held(uint32_t x)
+{
+#ifndef SIMT
+    asm volatile("" : "+r"(x));
+#endif
+    return x;
+}
+
 /* ---- asynchronous copies from device to shared memory; synchronous on sm_75 ----
  * Both sides are aligned to the size. Bytes may be read after the copying thread's
  * cp_async_wait<N>() (all but its newest N committed groups have arrived) and a barrier. */

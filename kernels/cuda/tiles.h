@@ -16,7 +16,7 @@
     X(INT_MAX, 128, 128, 32, 64, 32, 3)
 /* matmul_q.cu: X(most, BM, BN, WM, outputs of a warp, groups of a stage, stages of q8, of q4). */
 #define Q_TILES(X)                                                                                 \
-    X(16, 16, 64, 16, 16, 2, 4, 5)                                                                 \
+    X(16, 16, 64, 16, 8, 4, 3, 4)                                                                  \
     X(64, 64, 64, 64, 16, 1, 5, 5)                                                                 \
     X(128, 128, 64, 64, 32, 1, 4, 4)                                                               \
     X(INT_MAX, 128, 128, 64, 32, 1, 4, 4)

@@ -107,7 +107,7 @@ Kernel = collections.namedtuple("Kernel", "name shared loops archs", defaults=(A
 KERNELS = (
     # Rows of x come from L2, rows of W from memory.
     Kernel("matmul_mma_tile", ring_bytes, (Loop("mma", "chunks_(async|held)$", lambda bm, bn, *_: bn / (bm + bn)),)),
-    Kernel("matmul_q_tile", q_bytes, (Loop("mma", "groups_multiply$", q_share),)),
+    Kernel("matmul_q_tile", q_bytes, (Loop("mma", "groups_multiply$", q_share, "rest_fetch"),)),
     Kernel("matmul_panel_tile", panel_bytes, ()),  # the loop of sm_80 has no lines to be found by
     # In a loop over codes all lanes read the same ones of x; W's are loaded before.
     Kernel("matmul_int8_tile", lambda _arch, _q4, rows: 8 * 8 * (rows * 32 + 64 + rows),
@@ -148,12 +148,12 @@ BOUNDS = (
     Bound("matmul_mma_tile", ALL, "mma", "load_bytes", ">=", 16),
     Bound("matmul_mma_tile", ALL, "mma", "in_flight_ratio", ">=", 1.7),
     # q8 and q4: five to six instructions for a number that is decoded, once for 16, 64 or 128 rows, and those of the cores.
-    Bound("matmul_q_tile<128,", (75,), "mma", "instructions_per_mma", "<=", 4.7),
-    Bound("matmul_q_tile<64,", (75,), "mma", "instructions_per_mma", "<=", 4.8),
-    Bound("matmul_q_tile<16,", (75,), "mma", "instructions_per_mma", "<=", 15),
-    Bound("matmul_q_tile<128,", AMPERE, "mma", "instructions_per_mma", "<=", 7.2),
-    Bound("matmul_q_tile<64,", AMPERE, "mma", "instructions_per_mma", "<=", 7.9),
-    Bound("matmul_q_tile<16,", AMPERE, "mma", "instructions_per_mma", "<=", 24.5),
+    Bound("matmul_q_tile<128,", (75,), "mma", "instructions_per_mma", "<=", 4.4),
+    Bound("matmul_q_tile<64,", (75,), "mma", "instructions_per_mma", "<=", 4.5),
+    Bound("matmul_q_tile<16,", (75,), "mma", "instructions_per_mma", "<=", 13.7),
+    Bound("matmul_q_tile<128,", AMPERE, "mma", "instructions_per_mma", "<=", 6.7),
+    Bound("matmul_q_tile<64,", AMPERE, "mma", "instructions_per_mma", "<=", 7.5),
+    Bound("matmul_q_tile<16,", AMPERE, "mma", "instructions_per_mma", "<=", 23.1),
     Bound("matmul_q_tile", ALL, "mma", "byte_loads", "<=", 0),
     Bound("matmul_q_tile", ALL, "mma", "load_bytes", ">=", 16),
     Bound("matmul_q_tile<(16|64),", ALL, "mma", "in_flight_ratio", ">=", 1.4),
@@ -166,9 +166,9 @@ BOUNDS = (
     Bound("matmul_int8_mma_tile<32,", (75,), "mma", "instructions_per_mma", "<=", 6.2),
     Bound("matmul_int8_mma_tile<16,", (75,), "mma", "instructions_per_mma", "<=", 7.5),
     Bound("matmul_int8_mma_tile<128,", AMPERE, "mma", "instructions_per_mma", "<=", 14.6),
-    Bound("matmul_int8_mma_tile<64,", AMPERE, "mma", "instructions_per_mma", "<=", 16.2),
-    Bound("matmul_int8_mma_tile<32,", AMPERE, "mma", "instructions_per_mma", "<=", 20.6),
-    Bound("matmul_int8_mma_tile<16,", AMPERE, "mma", "instructions_per_mma", "<=", 27.2),
+    Bound("matmul_int8_mma_tile<64,", AMPERE, "mma", "instructions_per_mma", "<=", 15.6),
+    Bound("matmul_int8_mma_tile<32,", AMPERE, "mma", "instructions_per_mma", "<=", 20.2),
+    Bound("matmul_int8_mma_tile<16,", AMPERE, "mma", "instructions_per_mma", "<=", 27.6),
     Bound("matmul_int8_mma_tile", ALL, "mma", "byte_loads", "<=", 0),
     Bound("matmul_int8_mma_tile", ALL, "mma", "load_bytes", ">=", 16),
     Bound("matmul_int8_mma_tile<(16|32|64),", ALL, "mma", "in_flight_ratio", ">=", 1.8),

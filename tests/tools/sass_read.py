@@ -229,11 +229,11 @@ def path_of(chain):
 
 def hottest(loops, path, rare=""):
     """Among the loops whose path matches: that with the most mma of its own, or else the most bytes in flight; None without one.
-    Instructions of functions that match `rare` are left out of its code."""
+    Instructions of functions that match `rare` are left out."""
     found = [x for x in loops if re.search(path, path_of(x.closes.chain))]
     hot = most_of(found)
     if hot and rare:
-        hot.code = [x for x in hot.code if not re.search(rare, path_of(x.chain))]
+        hot.code, hot.own = ([x for x in some if not re.search(rare, path_of(x.chain))] for some in (hot.code, hot.own))
     return hot
 
 
