@@ -310,7 +310,7 @@ static void assert_refused(const char *text, const char *words, int line)
     close(fds[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
     snprintf(place, sizeof place, "bad.ptx:%d: ", line);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 3 || !strstr(said, words) ||
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != PTX_UNREADABLE || !strstr(said, words) ||
         (line > 0 && !strstr(said, place)))
         fail_msg("%s: says '%s', not '%s' of line %d", text, said, words, line);
 }

@@ -63,7 +63,10 @@ struct ptx_file {
     char *sources[256]; // by number of .file, NULL where there is none
 };
 
-/* Ends the program: what cannot be read is no failure of a kernel. "PATH:LINE: words" on stderr. */
+/* Ends the program with this status: PTX that cannot be read is no failure of a kernel. cmocka's
+ * status is the number of tests that failed, so that a small one would be taken for that.
+ * "PATH:LINE: words" on stderr. */
+#define PTX_UNREADABLE 99
 void ptx_refuse(const char *path, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4), noreturn));
 

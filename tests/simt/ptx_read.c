@@ -61,7 +61,7 @@ void ptx_refuse(const char *path, int line, const char *fmt, ...)
     vfprintf(stderr, fmt, args);
     fputc('\n', stderr);
     va_end(args);
-    exit(3);
+    exit(PTX_UNREADABLE);
 }
 
 #define REFUSE(r, ...) ptx_refuse((r)->path, (r)->begins, __VA_ARGS__)
