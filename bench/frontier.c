@@ -164,7 +164,7 @@ static void hash_text(uint64_t hash, char text[17])
 /* Of what is scored, and of what computes it: what fixes the bytes of a run, less its KV. */
 static void hash_conditions(struct frontier *f)
 {
-    const char *computes = f->run->fingerprint, *kv = strstr(computes, "kv_policy=");
+    const char *computes = f->run->session->fingerprint, *kv = strstr(computes, "kv_policy=");
     const int64_t n[] = {f->config.prefix, f->config.window, f->n_windows, f->n_needles,
                          (int64_t)f->needles.seed};
     CHECK(kv);
