@@ -62,11 +62,11 @@ static struct segment next_piece(struct ticket_bed *b)
                             .crc = &b->crcs[i]};
 }
 
-/* A random block of the next piece, as segment i of a ticket. */
+/* A block of the next piece, as segment i of a ticket; ROWS numbers in turn have a block each. */
 static struct segment next_row(struct ticket_bed *b, int i, int number)
 {
     struct segment row = next_piece(b);
-    int64_t at = (int64_t)(mix64((uint64_t)number) % (PIECE_BYTES / ROW_BYTES)) * ROW_BYTES;
+    int64_t at = (int64_t)number * 97 % (PIECE_BYTES / ROW_BYTES) * ROW_BYTES;
     row.offset += at;
     row.buf = (uint8_t *)row.buf + at;
     row.n_bytes = ROW_BYTES;
