@@ -8,7 +8,7 @@
 
 #include "offload/probe_cache.h"
 
-#define WORTH_S     30.0 // a job predicted shorter than this is over before the reader has decided
+#define WORTH_S     30.0 // shorter jobs end before the advice could be used
 #define WORTH_RATIO 1.5  // int8 / bf16
 #define MEASURE_S   0.02
 #define TURNS       5
@@ -42,7 +42,7 @@ enum err advise_flags(const struct run *r)
                  "--mem-device has no effect: the device is the CPU (use --mem-ram; for a card "
                  "that is not here: --machine configs/machine-t4.cfg)");
     if (c->machine)
-        return OK; // another machine's caps
+        return OK; // limits are those of another machine
     warn_cap("mem-ram", c->mem_ram, min_i64(m->ram_bytes, m->cgroup.memory_limit_bytes),
              m->ram_free_bytes);
     warn_cap("mem-disk", c->mem_disk, m->disk_bytes, m->disk_free_bytes);
@@ -59,14 +59,14 @@ int advice_int8_text(double bf16, double int8, int int8_weights, char *buf, int 
                     int8 / bf16, int8_weights ? "" : " --weights q8");
 }
 
-/* The best of `format` in this turn and those before. 0: it could not be measured. */
+/* Measures `format` once more and keeps the best result in *best. 0: it could not be measured. */
 static int measure(const struct run *r, enum compute compute, enum dtype format, double *best)
 {
     struct rate flops;
     struct ops ops = r->ops;
     struct probe_matmul p = {.dtype = format,
                              .m = 64,
-                             .n = 256, // short: another process seldom comes in between
+                             .n = 256, // short, so that other processes rarely interrupt
                              .k = 1024,
                              .weight_bytes = 8 << 20,
                              .seconds = MEASURE_S};
@@ -77,14 +77,13 @@ static int measure(const struct run *r, enum compute compute, enum dtype format,
     return 1;
 }
 
-/* FLOPs of bf16 and of int8 over weights of `format`, measured once on a machine. 0: neither is
- * known. */
+/* FLOP/s of bf16 and int8 for weights of `format`, measured once per machine. 0: not measured. */
 static int int8_figures(const struct run *r, enum dtype format, double flops[2])
 {
     const char *key = dtype_info(format)->name;
     if (run_figures_read(r, "int8", key, flops, 2))
         return 1;
-    for (int turn = 0; turn < TURNS; turn++) // a neighbour's burst hits one turn, not a format
+    for (int turn = 0; turn < TURNS; turn++) // a burst of other load hits one turn, not one format
         if (!measure(r, COMPUTE_BF16, DTYPE_BF16, &flops[0]) ||
             !measure(r, COMPUTE_INT8, format, &flops[1]))
             return 0;
@@ -98,7 +97,7 @@ double advise_int8(const struct run *r)
     double flops[2] = {0, 0};
     enum dtype weights = r->model->layers[1].tensors[ROLE_UP].dtype;
     int int8_weights = weights == DTYPE_Q4 || weights == DTYPE_Q8;
-    int told = log_level_max >= LOG_INFO || r->ranking; // `plan` says it on stdout
+    int told = log_level_max >= LOG_INFO || r->ranking; // `plan` prints it on stdout
     if (r->ops.compute != COMPUTE_BF16 || r->config->machine || r->decision.plan.device ||
         r->decision.time.job_s < WORTH_S || !r->decision.time.bound ||
         strcmp(r->decision.time.bound, "cpu") != 0 || !told)

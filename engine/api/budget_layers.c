@@ -12,14 +12,14 @@
 #define PYRAMID_BETA   20.0
 #define FLAG           "--kv-budget-layers"
 
-/* A file on its way. */
+/* State while a file is read. */
 struct reading {
     const char *path;
-    int line, layer_column, slots_column; // of a table
+    int line, layer_column, slots_column; // line number; columns of a table
     int n_layers;
     double *sum;             // [n_layers]
-    int n[SHAPE_LAYERS_MAX]; // what was summed
-    int layer;               // of a list, the next one
+    int n[SHAPE_LAYERS_MAX]; // number of summed values
+    int layer;               // next layer of a list
 };
 
 static enum err refuse(const struct reading *f, const char *what)
@@ -39,7 +39,7 @@ static enum err take(struct reading *f, double layer, double share)
     return OK;
 }
 
-/* The first line that is no comment: names of columns, or the numbers already. */
+/* Reads the first line that is no comment: column names, or already the numbers. */
 static void take_head(struct reading *f, const char *line)
 {
     int column = 0;

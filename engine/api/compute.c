@@ -1,6 +1,5 @@
-/* engine/api/compute.c - see compute.h. Owns: the checks of those four flags. Refuses: budgets and
- * models. Note: threads are bound to cores only when their number was
- * left open and memory is near or far. */
+/* engine/api/compute.c - see compute.h. Owns: the checks of --isa, --compute, --io and --threads.
+ * Refuses: budgets and models. */
 #include "engine/api/compute.h"
 
 #include <string.h>
@@ -28,7 +27,7 @@ enum err compute_start(struct compute_setup *s, const struct config *c, const ch
 {
     TRY(machine_read(&s->info, dir));
     int n = (int)min_i64(max_i64(c->threads, 0), MACHINE_CORES_MAX);
-    /* Bound only where memory is near or far; elsewhere the mover would share a bound core. */
+    /* Bind to cores only on several NUMA nodes; on one the mover would share a bound core. */
     int bind = n == 0 && s->info.n_numa_nodes > 1 && s->info.n_cores >= s->info.n_threads;
     s->n_threads = n ? n : s->info.n_threads;
     return pool_open(&s->ops.pool, s->n_threads, bind ? s->info.core_cpus : NULL);

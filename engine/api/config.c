@@ -1,5 +1,5 @@
 /* engine/api/config.c - see config.h. To add a knob: a field in struct config and one row here,
- * under the heading that its line in --help shall stand under. */
+ * below its heading in --help. */
 #include "engine/api/config_impl.h"
 
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "engine/api/installed.h"
 
-#define SIZE_LEAST (1 << 20) // a plain number below this is hardly meant as bytes
+#define SIZE_LEAST (1 << 20) // a plain number below this is rarely meant as bytes
 #define TEXT_BENCH (CMD_BENCH_FRONTIER | CMD_BENCH_ATTENTION)
 #define TEXT_CMDS  (CMD_SCORE | TEXT_BENCH)
 /* Benchmarks that run rows through the engine. */
@@ -21,7 +21,7 @@
         "", 0, KNOB_HEADING, 0, 0, NULL, "", text                                                  \
     }
 
-/* `bench` stands before its subcommands, whose flags it has together. */
+/* `bench` comes before its subcommands and has the flags of all of them. */
 const struct config_command_row config_commands[] = {
     {"run", CMD_RUN, 0, "-m MODEL -i IN.jsonl -o OUT.jsonl", "generate for every row of IN",
      "model input output mem-ram max-tokens"},
@@ -68,7 +68,7 @@ const struct config_command_row config_commands[] = {
 };
 const int config_n_commands = (int)(sizeof config_commands / sizeof config_commands[0]);
 
-/* Of the numbers that a row may set too: what a row's field takes (engine/job/request_fields.c). */
+/* Range of each number that a row may also set (engine/job/request_fields.c). */
 static const struct {
     const char *name;
     double min, max;
@@ -298,7 +298,7 @@ const struct knob config_knobs[] = {
 #define N_KNOBS (int)(sizeof config_knobs / sizeof config_knobs[0])
 const int config_n_knobs = N_KNOBS;
 
-/* Which word of "a|b|c"; -1: none of them. */
+/* Index of `word` in "a|b|c"; -1: not found. */
 static int choice_of(const char *choices, const char *word)
 {
     size_t n = strlen(word);
@@ -343,8 +343,7 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
     return OK;
 }
 
-/* What nobody can mean: numbers below 0, but -1 where that says `auto`, and what no row may have.
- */
+/* Refuses numbers below 0 (or -1, if that means `auto`) and outside the range of a row's field. */
 static enum err check_range(const struct config *c, const struct knob *k, const char *value)
 {
     const void *field = (const char *)c + k->offset;
@@ -412,7 +411,7 @@ int config_paths(const struct config *c, struct config_path *paths, int cap)
     for (int i = 0; i < N_KNOBS; i++) {
         const struct knob *k = &config_knobs[i];
         if (k->kind != KNOB_FILE && k->kind != KNOB_OUTPUT)
-            continue; // the field is no pointer
+            continue; // the field is not a pointer
         const char *path = *(const char *const *)(const void *)((const char *)c + k->offset);
         if (!path)
             continue;

@@ -1,9 +1,8 @@
 /* engine/api/config.h - one table of knobs: the command line, --config files, --help and the report
  * read it.
  *
- * Owns: parsing of values (sizes, counts, durations, fractions) and the defaults. Refuses: what the
- * values mean together (engine/api/run.c). The command line wins over a --config file, whatever the
- * order. */
+ * Owns: parsing of values (sizes, counts, durations, fractions) and the defaults. Refuses: checks
+ * of several values (engine/api/run.c). The command line overrides --config. */
 #ifndef ENGINE_API_CONFIG_H
 #define ENGINE_API_CONFIG_H
 
@@ -13,7 +12,7 @@
 
 #define CONFIG_AUTO -1
 
-/* Commands that take a knob, or-ed in its row of the table. */
+/* Commands that accept a knob, or-ed in its row of the table. */
 enum config_command {
     CMD_RUN = 1,
     CMD_GEN = 2,
@@ -40,9 +39,9 @@ enum config_command {
 struct config_command_row {
     const char *name; // one word, or two: "bench sweep"
     enum config_command id;
-    int words; // most words that are not flags, the second word of `name` among them
+    int words; // most words that are not flags, including the second word of `name`
     const char *usage, *help;
-    const char *first; // the flags that --help shows first: names apart by blanks
+    const char *first; // the flags that --help shows first, separated by blanks
 };
 extern const struct config_command_row config_commands[];
 extern const int config_n_commands;
@@ -63,10 +62,10 @@ struct config {
         *work_dir, *compare, *policies, *budgets, *kv_formats;
     const char *device, *compute, *isa, *weights, *kv_policy, *kv_format, *ignore_fields, *shard,
         *kv_budget, *kv_budget_layers, *kv_recent, *resident, *percent;
-    /* Flags that take one of a few words: which of them, counted as the table names them. */
+    /* Flags whose value is one of a few words: the index of the word in the table. */
     int matmul;         // enum matmul_by
     int io;             // enum ring_kind
-    int kv_scope;       // enum evict_scope; -1: as the policy says
+    int kv_scope;       // enum evict_scope; -1: the default of the policy
     int kv_positions;   // enum evict_positions
     int kv_budget_of;   // 0 total, 1 prompt
     int attn;           // enum config_attn
@@ -86,48 +85,48 @@ struct config {
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags
     int n_args;
-    const atomic_int *interrupted;         // borrowed; becomes 1 when the command shall stop
-    char *file_text;                       // owned: of --config; values point into it
-    char percent_text[128];                // the six words of --percent in one
-    int to_stdout;                         // 1: -o - of a job; `out` is the file that it makes
-    int made_input;                        // 1: this command made the file of -i out of stdin
-    int looks;                             // 1: the command (plan) leaves no model behind for later
-    int compares_policies;                 // 1: flags of KV policies are those of --policies
-    unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: not its default; config_given()
+    const atomic_int *interrupted; // borrowed; becomes 1 when the command must stop
+    char *file_text;               // owned: text of --config; values point into it
+    char percent_text[128];        // the six words of --percent, joined
+    int to_stdout;                 // 1: `-o -` of a job; `out` is the file that is copied to stdout
+    int made_input;                // 1: this command created the file of -i from stdin
+    int looks;                     // 1: the command (plan) keeps no packed model for later commands
+    int compares_policies;         // 1: the KV policy flags apply to --policies
+    unsigned char
+        given[CONFIG_KNOBS_MAX]; // by row of the table: 1 if the user set it; config_given()
 };
 
-/* Defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag, and the
- * nearest known one. argv lives as long as the config. */
+/* Sets the defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag,
+ * and the nearest known one. argv must live as long as the config. */
 enum err config_parse(struct config *c, enum config_command command, int argc, char **argv);
-/* Frees what the config owns. */
 void config_free(struct config *c);
-/* More words of a command line, over what `c` says already. They live as long as the config. */
+/* Parses more words of a command line over the values in `c`. They must live as long as `c`. */
 enum err config_words(struct config *c, enum config_command command, int argc, char **argv);
-/* The value of a flag of one value as text: numbers plain, in bytes where they are sizes. */
+/* The value of a single-value flag as text: plain numbers, sizes in bytes. */
 void config_text(const struct config *c, const char *name, char *buf, int cap);
-/* 1 when the command line or --config named this flag, also with its default. */
+/* 1 if the command line or --config named this flag, even with its default. */
 int config_given(const struct config *c, const char *name);
 /* A flag that names a file, and the file. */
 struct config_path {
     const char *flag, *path;
     int written; // 1: the command writes the file, 0: reads it
 };
-/* Those that were given a value; returns how many. cap: CONFIG_KNOBS_MAX is always enough. */
+/* Lists the file flags that have a value; returns how many. cap CONFIG_KNOBS_MAX is enough. */
 int config_paths(const struct config *c, struct config_path *paths, int cap);
-/* The command that the first words name, "bench sweep" before "bench"; NULL: none. */
+/* The command that the first words name, "bench sweep" before "bench"; NULL: unknown. */
 const struct config_command_row *config_command_find(int argc, char **argv);
-enum err config_command_unknown(const char *word); // ERR_USAGE: which command it may have meant
+enum err config_command_unknown(const char *word); // ERR_USAGE: the sentence suggests a command
 const struct config_command_row *config_command_by_id(enum config_command id);
 
-/* "24G" GiB, "24g" GB, "512M", decimals; "300MB" decimal and "300MiB" (or "300Mi") binary in either
- * case of letters; plain numbers are bytes. */
+/* "24G" GiB, "24g" GB, "512M", decimal fractions; "300MB" decimal and "300MiB" (or "300Mi") binary
+ * in upper or lower case; plain numbers are bytes. */
 enum err parse_size(const char *flag, const char *text, int64_t *bytes);
 /* "32K" = 32 x 1024, "10k" = 10,000; whole numbers. */
 enum err parse_count(const char *flag, const char *text, int64_t *n);
 /* "90s", "15m", "2h", "3h50m"; a plain number is seconds. */
 enum err parse_duration(const char *flag, const char *text, double *seconds);
 enum err parse_number(const char *flag, const char *text, double *x);
-/* Which of the names (NULL ends them) the value is. ERR_USAGE. */
+/* The index of `value` in `names` (NULL-terminated). ERR_USAGE. */
 enum err config_choose(const char *flag, const char *value, const char *const *names, int *out);
 
 #endif

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Digits, one point, no exponent; correctly rounded (0.3 must be the nearest double: a budget of
- * 0.3 of 240 tokens is 72 slots, not 73). The program never leaves the C locale, so strtod knows
+ * 0.3 of 240 tokens is 72 slots, not 73). The program stays in the C locale, where strtod expects
  * points. */
 static const char *parse_decimal(const char *text, double *x)
 {
@@ -23,8 +23,8 @@ static const char *parse_decimal(const char *text, double *x)
     return end;
 }
 
-/* The unit at *at, which moves behind it: a letter alone is binary when it is a capital (24G is
- * GiB, 24g is GB); with_bytes: also KB, MB, ... (decimal), KiB or Ki, ... (binary), B. 0: none. */
+/* Reads the unit at *at and moves *at past it. A single letter is binary if upper case (24G is GiB,
+ * 24g is GB); with_bytes: also KB, MB, ... (decimal), KiB or Ki, ... (binary), B. 0: none. */
 static double unit_read(const char **at, int with_bytes)
 {
     static const char letters[] = "kKmMgGtT";

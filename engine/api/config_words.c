@@ -1,5 +1,5 @@
-/* engine/api/config_words.c - the words of a command line and the lines of a --config file; what is
- * said of a flag that the command does not have. */
+/* engine/api/config_words.c - reads the words of a command line and the lines of a --config file;
+ * suggests flags for unknown ones. */
 #include "engine/api/config_impl.h"
 
 #include <ctype.h>
@@ -20,7 +20,7 @@ static void list_add(char *list, size_t cap, const char *dashes, const char *nam
     snprintf(list + n, cap - n, "%s%s%s", n ? ", " : "", dashes, name);
 }
 
-/* `name` is a word of the flag, or opens it: "mem" of mem-ram, "ram" of mem-ram. */
+/* 1 if `name` is a word of the flag or a prefix: "mem" of mem-ram, "ram" of mem-ram. */
 static int names_part(const char *name, const char *flag)
 {
     size_t n = strlen(name);
@@ -30,7 +30,7 @@ static int names_part(const char *name, const char *flag)
     return 0;
 }
 
-/* Flags of the command that `name` may have meant: one letter in four wrong, or part of it. */
+/* Lists flags of the command similar to `name`: one letter in four wrong, or part of the name. */
 static void near_flags(const char *name, int command, const char *dashes, char *list, size_t cap)
 {
     const struct knob *nearest = NULL;
@@ -57,7 +57,7 @@ enum err config_command_unknown(const char *word)
     return fail(ERR_USAGE, "%s: unknown command (see sluice help)", word);
 }
 
-/* What other programs of this kind call it: FlexGen, then vLLM and llama.cpp. */
+/* Names of the flags in other programs: FlexGen, then vLLM and llama.cpp. */
 static const struct {
     const char *word, *hint;
 } foreign[] = {
@@ -83,7 +83,7 @@ static const struct {
     {"-ngl", "the planner decides; --mem-device caps the memory of the GPU"},
 };
 
-/* NULL: no such word is known. */
+/* NULL: unknown word. */
 static const char *foreign_hint(const char *word)
 {
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
@@ -92,7 +92,7 @@ static const char *foreign_hint(const char *word)
     return NULL;
 }
 
-/* Sentence for a flag that the command does not have; `name` is without dashes. ERR_USAGE. */
+/* Error for a flag that the command does not accept; `name` is without dashes. ERR_USAGE. */
 static enum err unknown_flag(const char *name, size_t n, enum config_command command)
 {
     char flag[66], *word = flag + 2, list[400] = "";
@@ -101,7 +101,7 @@ static enum err unknown_flag(const char *name, size_t n, enum config_command com
     for (int i = 0, named = 0; others && i < config_n_commands; i++) {
         int id = config_commands[i].id;
         if ((others->commands & id) != id || (named & id))
-            continue; // it has not all that bench has, or bench was named with all that it has
+            continue; // not all of bench accepts the flag, or bench was listed already
         list_add(list, sizeof list, "", config_commands[i].name);
         named |= id;
     }
@@ -117,7 +117,7 @@ static enum err unknown_flag(const char *name, size_t n, enum config_command com
                 config_command_by_id(command)->name);
 }
 
-/* One flag at argv[*i]; leaves *i at its last word. */
+/* Parses the flag at argv[*i]; leaves *i at its last word. */
 static enum err parse_flag(struct config *c, int command, int argc, char **argv, int *i)
 {
     const char *word = argv[*i];
@@ -179,8 +179,8 @@ static enum err parse_line(struct config *c, char *line, int command, const char
     return OK;
 }
 
-/* key = value lines; # starts a comment. The text is kept as long as the config: values point into
- * it. */
+/* Parses key = value lines; # starts a comment. Values point into the text, which the config
+ * owns. */
 static enum err parse_file(struct config *c, const char *given, int command)
 {
     const char *path = installed_path(given);
@@ -213,7 +213,7 @@ static enum err parse_file(struct config *c, const char *given, int command)
     return OK;
 }
 
-/* The file is read first, wherever it stands: the command line wins. */
+/* Reads --config first, so that the command line overrides the file. */
 static enum err parse_files(struct config *c, int argc, char **argv, int command)
 {
     for (int i = 0; i < argc; i++) {

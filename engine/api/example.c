@@ -14,7 +14,7 @@ static int print(void *ctx, const struct sluice_result *r)
         fprintf(stderr, "%s: %s\n", prompts[r->index], r->error);
     else
         printf("%s%s [%s, %d tokens]\n", prompts[r->index], r->text, r->finish_reason, r->n_tokens);
-    return 0; // another value stops
+    return 0; // another value would stop the call
 }
 
 int main(int argc, char **argv)
@@ -27,7 +27,7 @@ int main(int argc, char **argv)
         {"mem-ram", "1G"}, {"max-tokens", "16"}, {"temperature", "0"}};
     struct sluice_request *requests = calloc((size_t)argc, sizeof *requests);
     char *json = malloc((size_t)argc * 300);
-    for (int i = 2; i < argc; i++) { // a real program quotes with its JSON library
+    for (int i = 2; i < argc; i++) { // use a JSON library for quoting in a real program
         char *text = json + (size_t)i * 300;
         snprintf(text, 300, "{\"prompt\": \"%.250s\"}", argv[i]);
         requests[i - 2].json = text;

@@ -1,7 +1,7 @@
 /* engine/api/explain.c - see explain.h.
  *
- * Note: alternatives are plans of the same search, priced like the chosen one, so
- * freezing one gives its figure again. One may even be faster, by less than rates are known. */
+ * Note: alternatives come from the same search and are priced like the chosen plan, so a frozen
+ * alternative has the same predicted time. One may be faster, within the error of the rates. */
 #include "engine/api/explain.h"
 
 #include <math.h>
@@ -12,9 +12,9 @@
 #include "engine/api/report.h"
 #include "engine/api/words.h"
 
-#define WITHIN 1.10 // of the chosen plan's time
-#define ALIKE  0.05 // of all there is: homes that differ by less are much the same
-#define ROWS   0.10 // and rows
+#define WITHIN 1.10 // times the chosen plan's time
+#define ALIKE  0.05 // plans are similar if less than this share of layers or KV differs
+#define ROWS   0.10 // same for rows
 
 /* ---- alternatives ---- */
 
@@ -23,14 +23,14 @@ static int apart(double a, double b, double all)
     return fabs(a - b) > ALIKE * (all > 0 ? all : 1);
 }
 
-/* 1: state has to be fetched. */
+/* 1 if KV or hidden states must be fetched. */
 static int moves(const struct plan *p)
 {
     return plan_kv_count(p, plan_kv_near(p)) < (int64_t)p->decoder * p->batches ||
            plan_hidden_count(p, plan_near(p)) < p->batches;
 }
 
-/* 1: not the same plan with a few more prompt tokens a pass, or a layer more. */
+/* 1 if the plans differ by more than a few prompt tokens a pass, or one layer. */
 static int differ(const struct plan *a, const struct plan *b)
 {
     double rows = (double)a->batch * a->batches, others = (double)b->batch * b->batches;
@@ -82,7 +82,7 @@ void explain_begin(struct explain *e, struct run *r)
 
 enum err explain_plan(struct explain *e, struct run *r)
 {
-    r->ranking = NULL; // what is searched from here on is other plans
+    r->ranking = NULL; // the searches below must not change it
     fill_alternatives(e, r);
     return explain_find_helps(e, r);
 }
@@ -99,7 +99,7 @@ static json_t *text_or_null(const char *text)
     return *text ? json_string(text) : json_null();
 }
 
-/* What each change costs: null where nothing changes answers, or nothing was measured. */
+/* The cost of each change: null if no change affects answers, or nothing was measured. */
 static json_t *quality_json(const struct quality *q, int n)
 {
     json_t *all = n > 0 ? json_array() : json_null();
@@ -110,7 +110,7 @@ static json_t *quality_json(const struct quality *q, int n)
     return all;
 }
 
-/* The lossy flags of the plan itself. int8 multiplies q8 and q4; over other weights it is bf16. */
+/* The cost of lossy flags in the plan itself. int8 multiplies q8 and q4; others use bf16. */
 static json_t *own_quality(const struct run *r)
 {
     struct quality q[VARIANT_CHANGES];

@@ -1,8 +1,8 @@
-/* engine/api/explain.h - why a plan is what it is: its lanes, the plans beside it, what would make
- * the job faster.
+/* engine/api/explain.h - explains a plan: its lanes, alternatives, and changes that would make the
+ * job faster.
  *
- * Owns: the choice of what is worth a line, its words and its JSON. Refuses: choosing anything for
- * a run. All figures are predictions by the rates that the plan itself was made with. */
+ * Owns: which facts are worth a line, their words and JSON. Refuses: any choice for a run. All
+ * figures are predicted with the rates that the plan was made with. */
 #ifndef ENGINE_API_EXPLAIN_H
 #define ENGINE_API_EXPLAIN_H
 
@@ -10,46 +10,46 @@
 
 #include "engine/api/variant.h"
 
-#define EXPLAIN_MOSTLY       0.80 // of a job: nothing else is worth a line
-#define EXPLAIN_SETTLED      24   // plans of a search that are looked at
+#define EXPLAIN_MOSTLY       0.80 // matmul_share above which only matmuls are named as the limit
+#define EXPLAIN_SETTLED      24   // plans of the search that are examined
 #define EXPLAIN_ALTERNATIVES 5
 #define EXPLAIN_HELPS        12
 
-/* A plan that is nearly as fast, and really another one. */
+/* A different plan that is nearly as fast. */
 struct explain_alternative {
     struct plan plan;
     struct plan_bytes bytes;
-    double job_s, make_s; // once, before it: its encoded weights
+    double job_s, make_s; // make_s: to encode the weights, once, before the job
     char freeze[512];     // the flags that make `run` take it
 };
 
-/* One thing that would make the job faster. */
+/* One change that would make the job faster. */
 struct explain_help {
     char what[64];
-    char flags[64];     // empty: no flag does it
-    double job_s, gain; // the job with it; the share by which tokens/s grow
-    int64_t more;       // bytes, where it is memory
-    int rounds;         // 1: answers are rounded otherwise, and as good
+    char flags[64];     // empty: no flag makes this change
+    double job_s, gain; // job_s with the change; gain: relative growth of tokens/s
+    int64_t more;       // additional bytes, if the change is memory
+    int rounds;         // 1: answers are rounded differently but are as good
     struct quality quality[VARIANT_CHANGES];
-    int n_quality; // 0: it costs no quality
+    int n_quality; // 0: no cost in quality
     char quality_text[64];
 };
 
 struct explain {
     struct plan_choice settled[EXPLAIN_SETTLED];
-    struct plan_ranking ranking; // over `settled`
+    struct plan_ranking ranking; // into `settled`
     struct explain_alternative alternatives[EXPLAIN_ALTERNATIVES];
     int n_alternatives;
-    struct explain_help helps[EXPLAIN_HELPS]; // the greatest gain first
+    struct explain_help helps[EXPLAIN_HELPS]; // sorted by gain, greatest first
     int n_helps;
-    double matmul_share; // of the job: its matmuls, which no placement makes faster
+    double matmul_share; // share of the job that matmuls need under any placement
 };
 
-/* Before run_plan: r's search fills the ranking. */
+/* Call before run_plan: the search of r fills the ranking. */
 void explain_begin(struct explain *e, struct run *r);
-/* r is planned: its lanes, alternatives and helps, quietly; nothing is measured. */
+/* Call after run_plan: fills lanes, alternatives and helps. Prints and measures nothing. */
 enum err explain_plan(struct explain *e, struct run *r);
-/* The part of it that searches again (explain_help.c). */
+/* The part of explain_plan() that searches again (explain_help.c). */
 enum err explain_find_helps(struct explain *e, struct run *r);
 
 /* Output tokens per second of r's work in a job of job_s seconds. */

@@ -1,9 +1,8 @@
-/* engine/api/explain_help.c - of explain.h: what would make a job faster, found by planning it
- * again with one thing changed (variant.h).
+/* engine/api/explain_help.c - of explain.h: finds what would make a job faster by planning the job
+ * again with one change (variant.h).
  *
- * Owns: the list of such things. Refuses: to measure or to print. Note: what
- * cannot matter is not searched: a search takes a second where a model has many layers.
- */
+ * Owns: the list of changes. Refuses: measuring and printing. Note: a search takes a second for
+ * models with many layers, so changes that cannot help are skipped. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,11 +10,11 @@
 
 #include "engine/api/explain.h"
 
-#define WORTH 0.05 // of tokens/s: less than rates are known by
-#define BUSY  0.20 // of a pass: a lane that has less to do never holds it up
-#define FULL  0.75 // of a budget: more is left only where more would not be used
+#define WORTH 0.05 // of tokens/s: below the error of the rates
+#define BUSY  0.20 // of a pass: a lane with less work never delays a pass
+#define FULL  0.75 // of a budget: below it more memory would not be used
 
-/* The options that change answers, one at a time; int8 needs weights of its formats. */
+/* The options that change answers, tried one at a time; int8 needs weights of its formats. */
 static const struct lossy {
     enum pack_weights weights;
     enum compute compute;
@@ -34,17 +33,17 @@ static const struct lossy {
 struct look {
     struct run *r;
     struct explain *e;
-    double least_s; // that the job's matmuls take
+    double least_s; // seconds of the job's matmuls
 };
 
-/* What a plan could have more of. */
+/* A memory budget that could be larger. */
 struct store {
     const char *flag, *what;
     int64_t budget, used;
     enum tier_kind tier;
 };
 
-/* h: gain 0 where it does not fit, or the flags that were given forbid it. */
+/* Plans with the variant; h->gain is 0 if it does not fit or conflicts with the flags. */
 static enum err plan_again(struct look *l, const struct variant *v, struct variant_plan *p,
                            struct explain_help *h)
 {
@@ -58,7 +57,7 @@ static enum err plan_again(struct look *l, const struct variant *v, struct varia
     return OK;
 }
 
-/* Among the greatest gains, if it is one. */
+/* Inserts h, sorted by gain, if the gain is large enough for the list. */
 static void offer(struct explain *e, const struct explain_help *h)
 {
     int i = e->n_helps;
@@ -72,7 +71,7 @@ static void offer(struct explain *e, const struct explain_help *h)
 
 /* ---- lossless ---- */
 
-/* Up to what one would say: whole GiB, or fractions of one where it is little. */
+/* Rounds up to a size that people would name: whole GiB, or fractions for small sizes. */
 static int64_t readable(int64_t n_bytes)
 {
     const int64_t mib = 1 << 20;
@@ -82,12 +81,12 @@ static int64_t readable(int64_t n_bytes)
                                                      : mib);
 }
 
-/* *used: what the plan takes of it. */
+/* Plans with `more` bytes of a budget. *used: bytes of that tier in the new plan. */
 static enum err try_memory(struct look *l, const struct store *m, int64_t more,
                            struct explain_help *h, int64_t *used)
 {
     const double mib = 1 << 20;
-    int64_t all = (m->budget + more) >> 20; // whole MiB
+    int64_t all = (m->budget + more) >> 20; // in MiB
     struct budget budget = l->r->budget;
     struct variant v = variant_none();
     struct variant_plan p = {0};
@@ -103,7 +102,7 @@ static enum err try_memory(struct look *l, const struct store *m, int64_t more,
     return OK;
 }
 
-/* Twice as much, or what of it makes a difference; and a quarter more, if it has a part in it. */
+/* Offers twice the memory, or the part of it that helps; also a quarter more, if that helps. */
 static enum err more_memory(struct look *l, const struct store *m)
 {
     struct explain_help most, some;
@@ -129,7 +128,7 @@ static enum err more_memory(struct look *l, const struct store *m)
     return OK;
 }
 
-/* Rates of the disk, doubled. */
+/* Plans with doubled disk rates. */
 static enum err faster_disk(struct look *l)
 {
     const struct plan_time *t = &l->r->decision.time;
@@ -149,8 +148,8 @@ static enum err faster_disk(struct look *l)
     return OK;
 }
 
-/* Attention where it is not now. The CPU and a device round otherwise, so --attn auto never chooses
- * between them by speed. */
+/* Plans with attention moved to the CPU or to the device. Both round differently, so --attn auto
+ * never chooses between them by speed. */
 static enum err attend_elsewhere(struct look *l)
 {
     struct explain_help h = {.rounds = 1};
@@ -170,7 +169,7 @@ static int for_int8(enum dtype t)
     return t == DTYPE_Q8 || t == DTYPE_Q4;
 }
 
-/* 1: it is a change, its rates are known, and it may help. */
+/* 1 if the option is a change, its rates are known, and it may help. */
 static int matters(const struct look *l, const struct lossy *o)
 {
     const struct run *r = l->r;
@@ -182,7 +181,7 @@ static int matters(const struct look *l, const struct lossy *o)
                (r->config->machine || r->int8_speed > 0);
     if (!(matmuls_change && !r->decision.plan.device) &&
         r->decision.time.job_s < l->least_s * (1 + WORTH))
-        return 0; // matmuls alone take so long
+        return 0; // matmuls alone take that long
     if (o->weights != PACK_AUTO)
         return dtype_row_bytes(then, 4096) < dtype_row_bytes(now, 4096);
     if (o->kv_format != N_KV_FORMATS)
@@ -206,7 +205,7 @@ static enum err try_lossy(struct look *l, const struct lossy *o)
         with.kv_policy = o->policy;
         with.kv_budget = o->budget;
         if (run_read_evict(&evict, &with) != OK)
-            return OK; // does not go with the flags that were given
+            return OK; // conflicts with the flags
         v.evict = &evict;
         v.budget_text = o->budget;
     }
@@ -222,8 +221,8 @@ static enum err try_lossy(struct look *l, const struct lossy *o)
 
 /* ---- all of it ---- */
 
-/* Seconds that the matmuls of the job take wherever its bytes are: at the rate of the rows that are
- * fastest, each prefix that rows share once. */
+/* Least seconds of the job's matmuls under any placement: at the fastest rate for any number of
+ * rows, and each shared prefix once. */
 static double matmul_s(const struct run *r)
 {
     const struct work *w = &r->work;
@@ -231,7 +230,7 @@ static double matmul_s(const struct run *r)
     double shared = 0, best = INFINITY;
     for (int64_t i = 0; w->rows && !r->decision.plan.no_sharing && i < w->n_lengths; i++)
         shared += (double)w->rows[i].shared * w->stride;
-    double generated = (double)(w->output_tokens - w->n_rows); // the last one is not computed
+    double generated = (double)(w->output_tokens - w->n_rows); // a row's last token is not fed back
     double tokens = fmax((double)w->prompt_tokens - shared, 0) + fmax(generated, 0);
     if (r->decision.plan.device) {
         double flops = (double)(r->weights->flops_per_token - 2 * (int64_t)s->vocab * s->embed_dim);

@@ -92,7 +92,7 @@ static int read_line(char *line, struct frontier_row *row)
     char *fields[FIELDS];
     int n = 0;
     size_t end = strlen(line);
-    if (end == 0 || line[end - 1] != '\n') // cut off, or too long for one
+    if (end == 0 || line[end - 1] != '\n') // truncated, or too long
         return 0;
     line[end - 1] = 0;
     for (char *at = line; at && n < FIELDS; n++) {
@@ -163,7 +163,7 @@ static void put_number(char *line, size_t cap, double x, const char *end)
         snprintf(line + n, cap - n, "%s", end);
 }
 
-/* What would be another field, or another line. */
+/* Replaces characters that would end the field or the line. */
 static void put_name(char *to, size_t cap, const char *name)
 {
     snprintf(to, cap, "%s", name);
@@ -172,8 +172,8 @@ static void put_name(char *to, size_t cap, const char *name)
             *at = ' ';
 }
 
-/* One call writes all of it, so that rows of two processes do not mix; what a stopped one left of a
- * line is ended first. */
+/* Appends with a single write, so that rows of two processes do not mix. First ends a line that a
+ * stopped process left incomplete. */
 static enum err append(int fd, const char *path, const char *line)
 {
     char all[sizeof head + LINE_MAX_BYTES + 1], last = '\n';

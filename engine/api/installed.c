@@ -1,6 +1,6 @@
 /* engine/api/installed.c - see installed.h.
  *
- * Note: the folder of the program is read from /proc, so an installed tree may be moved. */
+ * Note: reads the program's folder from /proc, so an installed tree may be moved. */
 #include "engine/api/installed.h"
 
 #include <limits.h>
@@ -10,9 +10,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ROOM 16384 // of all paths that one command finds
+#define ROOM 16384 // bytes of all paths that one command finds
 
-/* One copy of each text; NULL: the room is used up. */
+/* Returns one copy per distinct text; NULL: no room left. */
 static const char *keep(const char *text)
 {
     static char room[ROOM];

@@ -1,12 +1,12 @@
 /* engine/api/left.c - see left.h. */
 #include "engine/api/left.h"
 
-#define EVERY_S 0.25 // at least this long between two predictions of what is left,
-#define SHARE   100  // and this many times as long as one of them takes
-#define FEW     100  // tokens that say little about when rows stop
+#define EVERY_S 0.25 // least seconds between two predictions,
+#define SHARE   100  // and at least this many times the duration of one
+#define FEW     100  // weight of the mean of all eighths, in tokens
 
-/* As struct simulation wants it. A token that the pass has taken is done, also where the row's
- * sample is still on its way from a device. */
+/* For struct simulation. A token processed by the pass counts as done even while the sampled token
+ * is still being copied from a device. */
 int left_live_row(void *ctx, int batch, int seat, struct live_row *row)
 {
     const struct batches *batches = ctx;
@@ -34,7 +34,7 @@ void left_stops(const struct run *r, double stops[WORK_EIGHTHS])
         stops[i] = ((double)n.stopped[i] + FEW * mean) / ((double)n.sampled[i] + FEW);
 }
 
-/* begins: 1 when no row is live yet. */
+/* Predicts the rest of the run again. begins: 1 if no row is live yet. */
 static void look(struct left *l, struct run *r, int begins)
 {
     int64_t start_ns = clock_ns();

@@ -1,8 +1,8 @@
-/* engine/api/left.h - the seconds that a run still takes, kept up to date between its passes.
+/* engine/api/left.h - predicts the seconds left in a run, updated between passes.
  *
- * Owns: when what is left is predicted anew, and from which rows. Refuses: the arithmetic
- * (policy/eta.h), and words. Use: left_begin before the first pass of each plan, left_pass after
- * every pass, left_seconds at any time in between. */
+ * Owns: when to predict again and from which rows. Refuses: the arithmetic (policy/eta.h), and
+ * words. Use: left_begin before the first pass of each plan, left_pass after every pass,
+ * left_seconds at any time in between. */
 #ifndef ENGINE_API_LEFT_H
 #define ENGINE_API_LEFT_H
 
@@ -11,21 +11,21 @@
 
 struct left {
     struct eta eta;
-    struct plan_costs costs; // the run's, without the factor of earlier runs
-    int64_t looked_ns;       // when what is left was predicted last
-    double look_s;           // seconds that this prediction took
+    struct plan_costs costs; // costs of the run, without the factor of earlier runs
+    int64_t looked_ns;       // time of the last prediction
+    double look_s;           // seconds that this prediction needed
 };
 
-/* The line is open under r->decision.plan. again: 1 when the run had another plan before. */
+/* Call when the line is open under r->decision.plan. again: 1 if not the run's first plan. */
 void left_begin(struct left *l, struct run *r, int again);
-/* A pass took measured_s; predicted_s was predicted for its rows. Uses r->search. */
+/* Call after each pass, with its measured and predicted seconds. Uses r->search. */
 void left_pass(struct left *l, struct run *r, double measured_s, double predicted_s);
-/* Seconds to the end of the run; negative: not known. */
+/* Seconds to the end of the run; negative: unknown. */
 double left_seconds(const struct left *l, const struct engine *e);
-/* The chance that a row stops after a token, as rows of this run did so far. An eighth that few
- * rows came to counts as the mean of all. */
+/* stops[i]: chance that a row stops after a token, for each eighth of its output, from the rows of
+ * this run so far. An eighth with few samples gets about the mean of all eighths. */
 void left_stops(const struct run *r, double stops[WORK_EIGHTHS]);
-/* The rows that a simulation of what is left begins with; ctx: the engine's batches. */
+/* The live rows that a simulation of the rest of the run starts with; ctx: the engine's batches. */
 int left_live_row(void *batches, int batch, int seat, struct live_row *row);
 
 #endif

@@ -1,5 +1,4 @@
-/* engine/api/opened.c - MODEL becomes an opened pack with its tokenizer and template (see run.h).
- */
+/* engine/api/opened.c - opens MODEL as a pack with its tokenizer and chat template (see run.h). */
 #include "engine/api/run.h"
 
 #include <fcntl.h>
@@ -79,10 +78,10 @@ enum err opened_pack(const char *model, struct pack_request *request, const stru
     request->on_demand = 0;
     TRY(source_open(&source, model));
     enum err err = pack_source_open(&provider, &source);
-    if (err == OK) // a model, then
+    if (err == OK) // the files are a model
         log_line(LOG_INFO, "pack: packing %s to %s", model, request->path);
     enum err built = err == OK ? token_build(&source, &blob, &blob_bytes) : OK;
-    if (built == ERR_FIT || built == ERR_IO) { // a pack without it would stay so
+    if (built == ERR_FIT || built == ERR_IO) { // the pack would lack a tokenizer forever
         err = built;
     } else if (built != OK) {
         log_line(LOG_WARN, "pack: %s; the model runs on token ids only", err_text());
@@ -101,7 +100,7 @@ enum err opened_pack(const char *model, struct pack_request *request, const stru
     return err == OK ? OK : fail(err, "%s", text);
 }
 
-/* `cache list` and `cache prune` go by the time of the last use. */
+/* Sets the time of last use, which `cache list` and `cache prune` read. */
 static void note_use(const char *path)
 {
     const struct timespec now[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
@@ -114,14 +113,14 @@ static enum err stop_asked(void *ctx)
     return *c->interrupted ? fail(ERR_STOPPED, "interrupted while the model was read") : OK;
 }
 
-/* The hashes of a model, and the file that keeps the one that takes reading all of it. */
+/* The hashes of a model, and the file that stores `content`, the hash of the whole model. */
 struct hashes {
     uint64_t look, sample, content;
     char path[4200];
     int kept;
 };
 
-/* A model that cannot be used is refused before all of its files are read. */
+/* Refuses an unusable model before all of its files are read for the hash. */
 static enum err check_model(const char *model)
 {
     struct source source;
@@ -133,8 +132,8 @@ static enum err check_model(const char *model)
     return err;
 }
 
-/* The content is kept in the cache folder until somebody touches the model's files (and at most as
- * long as measurements, a month). A dummy model's numbers go by its name, too. */
+/* The content hash is cached until the model's files change (at most a month, like measurements).
+ * For a dummy model the hash includes its name, which determines its weights. */
 static enum err hashes_of(struct hashes *h, const struct config *c)
 {
     const char *model = c->model;
@@ -171,7 +170,7 @@ static void keep_content(const struct hashes *h)
     probe_cache_write(h->path, text, n, 0);
 }
 
-/* Packs of earlier versions are named after the look of their model: they get their new name. */
+/* Earlier versions named packs after file sizes and times: renames such a pack. */
 static void adopt(const char *model, enum pack_weights weights, uint64_t look, const char *path)
 {
     char old[4096], old_codec[4200], codec[4200];
@@ -183,8 +182,8 @@ static void adopt(const char *model, enum pack_weights weights, uint64_t look, c
     rename(old_codec, codec);
 }
 
-/* Opens the pack of a model file in the cache; packs on first use, and again when what lies there
- * cannot be used (another version's, damaged). */
+/* Opens the model's pack in the cache. Packs on first use, and again if the pack is unusable
+ * (another version, damaged). */
 static enum err open_cached(struct opened *o, const struct config *c, enum pack_weights weights,
                             uint64_t source)
 {
@@ -204,7 +203,7 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
         model_close(&o->model);
         log_line(LOG_WARN, "pack: %s; packing again", err_text());
     }
-    /* A plan of a model config needs its directory, not a file for later. */
+    /* A plan for a model config needs only the pack's directory, so the pack is temporary. */
     size_t n = strlen(o->pack_path);
     o->passing = c->looks && dummy_is_config(c->model);
     if (o->passing)
@@ -212,7 +211,7 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
     struct pack_request request = {
         .path = o->pack_path, .weights = weights, .source = source, .on_demand = 1};
     enum err err = opened_pack(c->model, &request, c);
-    if ((err == ERR_IO || err == ERR_USAGE) && foreign) { // no room, or a symbolic link
+    if ((err == ERR_IO || err == ERR_USAGE) && foreign) { // no space, or a symbolic link
         char why[1024];
         snprintf(why, sizeof why, "%s", err_text());
         return fail(ERR_CORRUPT,
@@ -262,7 +261,8 @@ enum err opened_open(struct opened *o, const struct config *c)
     int64_t n;
     const char *text = tokenizer_template(o->tokenizer, &n);
     if (text && template_parse(&o->tmpl, text, n, c->model) != OK) {
-        const char *what = strstr(err_text(), TEMPLATE_WHAT); // rows do not name the model's path
+        const char *what =
+            strstr(err_text(), TEMPLATE_WHAT); // error rows must not contain the model's path
         log_line(LOG_WARN, "%s; rows with messages become error rows", err_text());
         o->tmpl = template_broken(what ? what + strlen(TEMPLATE_WHAT) : err_text());
     }

@@ -1,8 +1,8 @@
 /* engine/api/outputs.c - see outputs.h.
  *
- * Note: two paths are one file when they have one inode, or one name in one
- * folder; the second holds for files that are not there yet. A file of an earlier run is known by
- * words that only sluice writes, so that the same command can be given again. */
+ * Note: two paths are the same file if they have one inode, or one name in one folder; the second
+ * covers files that do not exist yet. Output of an earlier run is recognized by words that only
+ * sluice writes, so that the same command can be repeated. */
 #include "engine/api/outputs.h"
 
 #include <libgen.h>
@@ -18,23 +18,23 @@
 #include "kernels/base/whole.h"
 
 #define PATH_BYTES 4200
-#define LOOK_BYTES 65536 // of a file's beginning and end, for the words that sluice writes
+#define LOOK_BYTES 65536 // read at a file's beginning and end to find words that sluice writes
 #define JOB_CMDS   (CMD_RUN | CMD_SCORE | CMD_MERGE)
 
-/* A file of the command. */
+/* A file that the command reads or writes. */
 struct named {
     enum { READ, WRITTEN, COMPANION } role;
-    const char *flag; // that names it, or names OUT beside which it stands
-    const char *word; // for messages: of a file that no flag names; else NULL
+    const char *flag; // the flag of the file, or of OUT for its companions
+    const char *word; // name in messages for files without a flag; else NULL
     char path[PATH_BYTES];
-    int there, in_folder; // 1: file, folder are known
+    int there, in_folder; // 1: file, folder are valid
     struct stat file, folder;
 };
 
-static _Thread_local struct named *list; // of this command, while it is checked
+static _Thread_local struct named *list; // files of the command that is being checked
 static _Thread_local int n_list, list_room;
 
-/* Words that stand in every file that sluice writes for a flag. */
+/* Words in every file that sluice writes for a flag. */
 static const struct {
     const char *flag;
     int commands;
@@ -112,7 +112,7 @@ static int one_file(const struct named *a, const struct named *b)
            strcmp(base_of(a), base_of(b)) == 0;
 }
 
-/* May both be named? OUT.input is input and companion of one job: rows that came by stdin. */
+/* 1 if both may name one file. OUT.input, rows from stdin, is input and companion of one job. */
 static int may_be_one(const struct named *a, const struct named *b)
 {
     const char *input = job_suffixes[JOB_INPUT];
@@ -135,7 +135,7 @@ static enum err check_others(const struct named *f)
     return OK;
 }
 
-/* Does the file hold words that sluice writes for this flag? An empty file is free to be used. */
+/* 1 if the file contains the words that sluice writes for this flag, or is empty. */
 static int is_ours(const struct named *f, enum config_command command)
 {
     char text[2 * LOOK_BYTES];
@@ -163,7 +163,8 @@ static enum err check_file(const struct named *f, const struct config *c,
 {
     const char *model = command == CMD_PACK && c->n_args > 0 ? c->args[0] : c->model;
     int ours_now = is_ours(f, command);
-    int of_job = (command & JOB_CMDS) && strcmp(f->flag, "output") == 0; // the job says whose it is
+    int of_job =
+        (command & JOB_CMDS) && strcmp(f->flag, "output") == 0; // the job checks whose OUT it is
     TRY(file_output_check(f->flag, f->path));
     TRY(check_others(f));
     if (f->there && model && !ours_now && pack_is_source(model, &f->file))
@@ -177,8 +178,8 @@ static enum err check_file(const struct named *f, const struct config *c,
     return OK;
 }
 
-/* `-` is stdout where a command prints one document, or rows. The rows of a job stand in a folder
- * first (engine/cli/spool.h): one that is there already is looked at as any OUT is. */
+/* `-` means stdout for commands that print one document, or rows. A job writes its rows to a folder
+ * first (engine/cli/spool.h); an existing file there is checked like any OUT. */
 static enum err take_stdout(struct config *c, enum config_command command)
 {
     static char path[PATH_BYTES];

@@ -14,8 +14,8 @@
 
 #define PLAN_BYTES_MAX (1 << 20)
 
-/* `count` of n in percent: digits enough to give it back, the rest cut off, so that shares never
- * add up to more than all. */
+/* `count` of n in percent, with enough digits to restore the count, rounded down, so that shares
+ * never add up to more than 100. */
 static int percent_text(int count, int64_t n, char *buf, size_t cap)
 {
     double all = n > 0 ? (double)n : 1, scale = 1;
@@ -35,7 +35,7 @@ const char *plan_percent(const struct plan *p)
     const int ram[] = {p->weights_ram, p->kv_ram, p->hidden_ram};
     const int in_ram[] = {!p->device, plan_kv_near(p) == TIER_RAM, !p->device};
     size_t n = 0;
-    for (int i = 0; i < 3; i++) { // what is near is RAM without a device, and under --attn cpu
+    for (int i = 0; i < 3; i++) { // without a device, and under --attn cpu, near is RAM
         n += (size_t)snprintf(text + n, sizeof text - n, "%s", i ? " " : "");
         n += (size_t)percent_text(in_ram[i] ? 0 : near[i], of[i], text + n, sizeof text - n);
         n += (size_t)snprintf(text + n, sizeof text - n, " ");
@@ -54,14 +54,13 @@ static const char *const share_names[] = {"on", "off", NULL};
 
 #define AT(field) offsetof(struct plan_wish, field), offsetof(struct plan, field)
 
-/* What of a plan can be asked for. `least` is the smallest value that is one; below it a wish is
- * free. */
+/* The fields that a plan file can request. A wish below `least` leaves the field open. */
 static const struct field {
     const char *key, *flag;
     size_t wish, plan; // offsets of the int in struct plan_wish and struct plan
     int least, most;
-    const char *const *names; // what its values are called; NULL: numbers
-    int percent;              // enum plan_percent that says it, too, plus 1; 0: none
+    const char *const *names; // names of the values; NULL: numbers
+    int percent;              // enum plan_percent of the same field, plus 1; 0: none
 } fields[] = {
     {"batch", "batch", AT(batch), 1, PLAN_BATCH_MAX, NULL, 0},
     {"batches", "batches", AT(batches), 1, PLAN_ROWS_MAX, NULL, 0},
@@ -92,7 +91,7 @@ static int wished(const struct plan_wish *wish, const struct field *f)
     return *(const int *)(const void *)((const char *)wish + f->wish);
 }
 
-/* A value as its flag, or the plan's line, spells it. */
+/* A value as text, as in its flag or in the plan line. */
 static const char *value_text(const struct field *f, int value, char *buf, size_t cap)
 {
     if (f->names)
@@ -101,7 +100,7 @@ static const char *value_text(const struct field *f, int value, char *buf, size_
     return buf;
 }
 
-/* The number that a value of the file stands for; -1: none. */
+/* The number of a value in the file; -1: invalid. */
 static int value_read(const struct field *f, const json_t *value)
 {
     const char *word = json_string_value(value);
@@ -114,7 +113,7 @@ static int value_read(const struct field *f, const json_t *value)
     return (int)json_integer_value(value);
 }
 
-/* One value of the file: a flag beats it, also one that leaves it open, and says so. */
+/* Reads one value of the file. A flag, even `auto`, overrides the value, with a message. */
 static enum err field_read(const struct config *c, const struct field *f, const json_t *value,
                            struct plan_wish *wish)
 {
@@ -143,8 +142,8 @@ static enum err field_read(const struct config *c, const struct field *f, const 
     return OK;
 }
 
-/* Where KV and hidden states live is counted over batches: under other batches than the file's the
- * counts that came from it hold as shares. */
+/* The counts of KV and hidden states depend on the number of batches: with another number than the
+ * file's they are converted to shares. */
 static void keep_shares(const struct run *r, const json_t *plan, struct plan_wish *wish)
 {
     int64_t batches = json_integer_value(json_object_get(plan, "batches"));
@@ -154,7 +153,7 @@ static void keep_shares(const struct run *r, const json_t *plan, struct plan_wis
         const int of_kv = f->percent == 1 + KV_NEAR || f->percent == 1 + KV_RAM;
         const int of_hidden = f->percent == 1 + HIDDEN_NEAR || f->percent == 1 + HIDDEN_RAM;
         int *at = wish_at(wish, f);
-        if ((!of_kv && !of_hidden) || *at < 0) // flags say no counts of these
+        if ((!of_kv && !of_hidden) || *at < 0) // no count from the file
             continue;
         double all = (double)batches * (of_kv ? r->model->shape.n_layers : 1);
         wish->percent[f->percent - 1] = fmin(100.0 * *at / all, 100);
@@ -167,8 +166,7 @@ static void keep_shares(const struct run *r, const json_t *plan, struct plan_wis
                  r->config->plan, (long long)batches);
 }
 
-/* A plan file says where things are, not what they are: KV flags choose that, and answers with it.
- */
+/* Warns if the file's KV settings differ: a plan file places KV, flags choose its kind. */
 static void compare_kv(const struct run *r, const json_t *theirs)
 {
     static const char *const keys[] = {"policy",    "budget",        "format",   "scope",
@@ -217,7 +215,7 @@ static enum err fields_read(const struct run *r, json_t *plan, struct plan_wish 
     return OK;
 }
 
-/* The whole file, which is small and regular: what a pipe or a disk says has no end. */
+/* Reads the whole file, which must be small and regular: a pipe may never end. */
 static enum err text_load(const char *path, char **text, int64_t *n)
 {
     int found;
@@ -248,7 +246,7 @@ enum err plan_file_read(const struct run *r, struct plan_wish *wish)
     return err;
 }
 
-/* What was asked for, as a count; below f->least: nothing was. */
+/* The requested count; below f->least: not requested. */
 static int asked_count(const struct field *f, const struct plan_wish *wish, const struct plan *p)
 {
     int count = wished(wish, f);
@@ -272,7 +270,7 @@ void plan_tell_changes(const struct run *r, const struct plan_wish *wish)
     }
 }
 
-/* What memory each account takes, and the sums by tier. */
+/* The memory of each account, and the sums by tier. */
 static json_t *bytes_json(const struct plan_bytes *b)
 {
 #define ACCOUNT_NAME(name) #name,
@@ -422,7 +420,7 @@ const char *plan_hidden_tiers(const struct plan *p)
     return tiers_text(on, p->batches, text, sizeof text);
 }
 
-/* Where the layers' weights come from in every pass. */
+/* From where each pass reads the layers' weights. */
 static void weights_words(const struct plan *p, char *buf, size_t cap)
 {
     int on[N_TIERS] = {0};
@@ -485,7 +483,7 @@ int plan_hidden_stayed(const struct run *r)
     return hidden_stayed(r, &r->decision.plan);
 }
 
-/* Frozen is what was asked: hidden states on disk, which another batch count would put there. */
+/* The requested percentages: with more batches, hidden states that stayed would move to disk. */
 static const char *asked_percent(const struct plan *p)
 {
     struct plan asked = *p;
@@ -493,7 +491,7 @@ static const char *asked_percent(const struct plan *p)
     return plan_percent(&asked);
 }
 
-/* What --device says, or what "auto" found. */
+/* The device of --device, or the one that "auto" found. */
 static const char *device_spec(const struct run *r)
 {
     const char *spec = r->config->device;

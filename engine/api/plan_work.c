@@ -1,8 +1,7 @@
-/* engine/api/plan_work.c - of rows.h: the work that `plan` plans for, and what explains the plan.
- */
+/* engine/api/plan_work.c - of rows.h: the work that `plan` plans for, and the explained plan. */
 #include "engine/api/rows.h"
 
-/* A made-up job: --num-prompts rows of --prompt-len tokens, --gen-len to generate. */
+/* A synthetic job: --num-prompts rows of --prompt-len tokens that generate --gen-len tokens. */
 static enum err made_up_work(struct run *r)
 {
     const struct config *c = r->config;
@@ -41,7 +40,7 @@ enum err plan_work(struct run *r)
 enum err plan_work_explained(struct run *r, struct explain *e)
 {
     TRY(plan_work(r));
-    r->plan_told = PLAN_BY_COMMAND; // print_plan says it on stdout
+    r->plan_told = PLAN_BY_COMMAND; // print_plan prints it on stdout
     explain_begin(e, r);
     TRY(run_plan(r));
     if (!r->config->no_advice)

@@ -11,17 +11,17 @@
 #include "offload/cpu_wait.h"
 #include "policy/search.h"
 
-#define GAIN         0.9 // of the time left: less is within the error of predictions
+#define GAIN         0.9 // of the time left: a smaller gain is within the error of predictions
 #define MEMORY_S     0.5
-#define SHOWS_S      2.0 // and PASSES passes: a run that says something to those to come
+#define SHOWS_S      2.0 // and SHOWS_PASSES passes: a shorter run is no guide for later ones
 #define SHOWS_PASSES 4
 #define TEXTS        16  // lines kept for the summary
-#define ENDED_ROWS   8   // that stop before max_tokens until their lengths are looked at
-#define SHORTER      0.9 // of the KV that the plan has for a row: less is worth a look
+#define ENDED_ROWS   8   // rows that stop before max_tokens until lengths are first checked
+#define SHORTER      0.9 // of the plan's KV per row: check plans below this
 #define CODE_BYTES   ((int64_t)24 << 20)
 
-/* SLUICE_REPLAN=N,SEED for tests: every N-th pass another plan, for rows and a budget that SEED
- * draws. */
+/* SLUICE_REPLAN=N,SEED for tests: every N-th pass changes to a plan with rows and a budget drawn
+ * from SEED. */
 struct forced {
     long every;
     uint64_t seed;
@@ -29,20 +29,20 @@ struct forced {
 
 struct replan {
     struct run *run;    // borrowed
-    struct setting set; // of the price
+    struct setting set; // for `pricing`
     struct pricing pricing;
-    struct load *loads;    // in the run's room of the search, as the price
-    double measured_s;     // of all passes so far
-    struct cpu_wait waits; // when the line began
-    int64_t open_ns;       // when it began to be opened
-    double open_s;         // until its first step
+    struct load *loads;    // in r->search
+    double measured_s;     // all passes so far
+    struct cpu_wait waits; // at the first step of the line
+    int64_t open_ns;       // when opening the line began
+    double open_s;         // from open_ns to the first step
     int64_t passes, memory_ns;
-    int64_t gained;       // see gained(): when the last plan began
-    int64_t ended_next;   // rows that have stopped when their lengths are looked at again
-    int64_t slots_mean;   // of a row, that the plan has KV for
-    int keeps;            // 1: the plan stays
-    struct budget budget; // of the plan
-    int64_t refused_ram;  // no plan fits this much
+    int64_t gained;       // see gained(): at the start of the current plan
+    int64_t ended_next;   // number of stopped rows at the next check of lengths
+    int64_t slots_mean;   // of a row, in the plan's KV
+    int keeps;            // 1: the plan never changes
+    struct budget budget; // of the current plan
+    int64_t refused_ram;  // RAM for which no plan was found
     struct plan next;
     struct plan_bytes bytes;
     char why[160];
@@ -59,7 +59,7 @@ static double seconds_since(int64_t ns)
 
 /* ---- the next plan ---- */
 
-/* The work that is left, its rows as long as those that have ended. */
+/* The remaining work, with expected lengths from the rows that have ended. */
 static struct setting setting_now(struct replan *w, struct work *left)
 {
     struct run *r = w->run;
@@ -73,7 +73,7 @@ static struct setting setting_now(struct replan *w, struct work *left)
     return set;
 }
 
-/* What the plan stands on stays: flags, and a file of encoded layers if it is there. */
+/* The wish for the next plan: the flags, and the current codec and sharing. */
 static struct plan_wish wish_now(const struct replan *w)
 {
     const struct run *r = w->run;
@@ -83,13 +83,13 @@ static struct plan_wish wish_now(const struct replan *w)
     return wish;
 }
 
-/* The file of encoded layers was made for what an earlier plan streamed. */
+/* 1 if the file of encoded layers has all layers that this plan streams. */
 static int is_stored(const struct run *r, const struct plan *plan)
 {
     return plan->codec == PLAN_CODEC_NONE || pack_codec_covers(&r->codec, r->model, plan);
 }
 
-/* The best plan within a budget. What was wished for gives way when nothing else fits. */
+/* Finds the best plan within a budget. Drops the wish if nothing else fits. */
 static int find_next(struct replan *w, const struct setting *set, const struct budget *budget,
                      struct plan_wish wish)
 {
@@ -109,7 +109,7 @@ static int find_next(struct replan *w, const struct setting *set, const struct b
     return rc == 0;
 }
 
-/* Passes until rows that are under way would be read in again: what leaving costs. */
+/* Passes to prefill live rows again after a change of plan: the cost of leaving. */
 static double again_passes(const struct run *r, const struct work *left)
 {
     double tokens = 0, rows = (double)r->decision.plan.batch * r->decision.plan.batches;
@@ -119,7 +119,7 @@ static double again_passes(const struct run *r, const struct work *left)
     return ceil(tokens / fmax(r->decision.plan.prefill_tokens, 1));
 }
 
-/* 1: another plan ends sooner, its start and the rows that it reads in again included. */
+/* 1 if another plan ends sooner, including its start and the prefill of live rows. */
 static int is_worth_it(struct replan *w, const struct budget *budget)
 {
     struct run *r = w->run;
@@ -140,8 +140,8 @@ static int is_worth_it(struct replan *w, const struct budget *budget)
 
 /* ---- memory ---- */
 
-/* RAM that a plan may take by now: what was there, less what a limit was lowered by, or others need
- * so much that the machine is short. */
+/* RAM that a plan may use now: the run's budget, less any lowered limit, less what other processes
+ * need when the machine is short. */
 static int64_t ram_now(const struct replan *w)
 {
     const struct run *r = w->run;
@@ -149,13 +149,14 @@ static int64_t ram_now(const struct replan *w)
     machine_memory_read(&now, "");
     int64_t ram = r->budget.ram, was = r->session->info.cgroup.memory_limit_bytes;
     int64_t limit = now.cgroup.memory_limit_bytes;
-    if (now.cgroup.memory_soft_bytes < r->session->info.cgroup.memory_soft_bytes) // lowered since
+    if (now.cgroup.memory_soft_bytes <
+        r->session->info.cgroup.memory_soft_bytes) // lowered since the start
         limit = min_i64(limit, now.cgroup.memory_soft_bytes);
     if (limit < was) {
         int64_t others = was == INT64_MAX ? 0 : was - r->session->info.cgroup.memory_free_bytes;
         ram = min_i64(ram, limit - others - CODE_BYTES - limit / 32);
     }
-    /* A group may be full of this run; a machine has to have some room left. */
+    /* A cgroup may be filled by this run; a machine needs some free memory. */
     int64_t low = now.ram_bytes / 64;
     int machine_is_low =
         now.ram_free_bytes < low && now.ram_free_bytes < now.cgroup.memory_free_bytes;
@@ -174,7 +175,7 @@ static int is_short(struct replan *w)
     struct budget budget = w->budget;
     budget.ram = ram_now(w);
     if (budget.ram >= r->decision.bytes.ram || budget.ram == w->refused_ram) {
-        if (budget.ram > w->budget.ram + w->budget.ram / 8) { // there is more again
+        if (budget.ram > w->budget.ram + w->budget.ram / 8) { // memory is free again
             w->budget.ram = budget.ram;
             snprintf(w->why, sizeof w->why, "%.1f MiB of RAM are free again",
                      (double)budget.ram / 1048576.0);
@@ -194,8 +195,8 @@ static int is_short(struct replan *w)
     return 1;
 }
 
-/* Rows stop before max_tokens: KV for what they use lets more of them run at once. A row that needs
- * more than there is goes back to the queue, as under any plan. */
+/* Rows stop before max_tokens: KV for their real lengths lets more of them run at once. A row that
+ * needs more goes back to the queue, as under any plan. */
 static int rows_are_short(struct replan *w)
 {
     const struct run *r = w->run;
@@ -237,9 +238,8 @@ static int is_forced(struct replan *w, int64_t pass)
     return find_next(w, &set, &budget, wish) || find_next(w, &set, &w->run->budget, wish);
 }
 
-/* Tokens and rows that a change of plan cannot take away: the rest of what rows went through is
- * gone through again. A line that was left again and again before there is one more would never
- * end. */
+/* Tokens and finished rows, which a change of plan cannot lose; other progress of rows is repeated.
+ * A line may be left only after a gain, else the run might never end. */
 static int64_t gained(const struct run *r)
 {
     struct job_counts counts;
@@ -247,7 +247,7 @@ static int64_t gained(const struct run *r)
     return counts.output_tokens + counts.done;
 }
 
-/* Between two passes: what the one before took, and whether to go on. */
+/* Called between two passes: records the last pass; 1 to leave the line for another plan. */
 static int leave(void *ctx, const struct engine *e)
 {
     struct replan *w = ctx;
@@ -257,7 +257,7 @@ static int leave(void *ctx, const struct engine *e)
     w->measured_s = seconds_since(e->start_ns);
     left_pass(&w->left, w->run, w->measured_s - measured_s, w->pricing.sum.wall_s - foreseen_s);
     w->passes = pass;
-    if (pass == 0 || w->keeps) // the first pass brought in what stays
+    if (pass == 0 || w->keeps) // the first pass also reads the resident weights
         return 0;
     if (w->forced.every > 0)
         return gained(w->run) > w->gained && is_forced(w, pass);

@@ -1,14 +1,13 @@
-/* engine/api/replan.h - a run that goes on under another plan, because memory runs short or is free
- * again.
+/* engine/api/replan.h - changes the plan of a run when memory runs short or is free again.
  *
- * Owns: the watch over memory, the choice of the next plan, the predicted beside the measured
- * seconds of each pass. Refuses: to change what fixes the bytes (formats, policy, compute, where
- * rows attend) or what a flag fixed, as long as anything else fits.
+ * Owns: watching memory, choosing the next plan, predicted and measured seconds of each pass.
+ * Refuses: changing what determines the output bytes (formats, policy, compute, where rows attend).
+ * Changes what a flag fixed only if nothing else fits.
  *
- * A run that changes its plan ends its pass, gives all its memory back and begins anew inside the
- * same process, as one that was interrupted: its rows go back to the queue with their tokens and
- * are read in once more. So everything of a plan may change at once, and the bytes are those of an
- * undisturbed run because those of a resumed run are. */
+ * To change its plan a run ends its pass, frees all its memory and starts again in the same
+ * process, as if resumed after a stop: its rows return to the queue with their tokens, which are
+ * prefilled again. So all parts of a plan may change at once, with the same output bytes, as for a
+ * resumed run. */
 #ifndef ENGINE_API_REPLAN_H
 #define ENGINE_API_REPLAN_H
 
@@ -16,24 +15,22 @@
 
 struct replan; // opaque
 
-/* For a run whose plan stands. Memory of the search is the plan's own (r->search). A run that was
- * asked to keep its plan is watched all the same. NULL: rows are dumped. ERR_FIT, ERR_USAGE
- * (SLUICE_REPLAN). */
+/* Call when the plan of the run is decided. Uses the memory of the plan search (r->search). With
+ * --replan off the run is watched but keeps its plan. *w is NULL when rows are dumped (--kv-dump,
+ * --kv-trace). ERR_FIT, ERR_USAGE (SLUICE_REPLAN). */
 enum err replan_open(struct replan **w, struct run *r);
-/* Begins to watch a line under r->decision.plan; fills in what config says of leaving. */
+/* Starts to watch a line under r->decision.plan; sets the `leave` and `loads` fields of config. */
 enum err replan_watch(struct replan *w, struct engine_config *config);
-/* The line is open, its first step is next. Accepts NULL. */
+/* Call when the line is open, before its first step. Accepts NULL. */
 void replan_begin(struct replan *w);
-/* The line was left: r->decision.plan and r->decision.bytes become those of the next plan. */
+/* Call after the line was left: r->decision gets the plan and bytes of the next plan. */
 void replan_take(struct replan *w);
-/* Measured over predicted seconds of the passes of this run, without any factor of earlier runs. 0:
- * the run says nothing of later ones: it was short, changed its plan, or other processes had the
- * cores that its threads wanted. */
+/* times: measured / predicted seconds of all passes, without the factor of earlier runs. Returns 0
+ * if this run is no guide for later ones: short, plan changed, or cores used by other processes. */
 int replan_pace(const struct replan *w, double *times);
-/* Seconds that the run still takes; negative: not known. */
+/* Seconds to the end of the run; negative: unknown. */
 double replan_left_s(const struct replan *w);
-/* How often it was taken, and the lines that told so: the first ones and the last; NULL: no more.
- */
+/* The number of plan changes, and the text of the first ones and the last; NULL: no more. */
 int replan_count(const struct replan *w);
 const char *replan_text(const struct replan *w, int i);
 /* Accepts NULL. */

@@ -1,8 +1,8 @@
 /* engine/api/report.c - see report.h: the progress line and the end report.
  *
  * Owns: when a line is drawn (four times a second on a terminal, every ten seconds elsewhere) and
- * how it reads; the end report's figures, which report_end.c prints. Refuses: anything on stdout.
- * Note: percent is a share of time, so percent and the time that is left always agree. */
+ * its text; the end report's figures, which report_end.c prints. Refuses: stdout. Note: percent is
+ * a share of time, so percent and the time left always agree. */
 #include "engine/api/report.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@
 #define SAMPLE_NS  500000000LL
 #define WINDOW_NS  30000000000LL
 #define ROOFLINE_S 5.0
-#define WORTH_S    30.0 // a run predicted shorter than this is not worth ten seconds of reads
+#define WORTH_S    30.0 // a shorter run does not justify ten seconds of reads
 #define LINE_BYTES 400
 
 /* ---- opening ---- */
@@ -41,9 +41,8 @@ static int streams_weights(const struct run *r)
     return r->decision.plan.resident + r->decision.plan.weights_ram < r->decision.plan.layers - 1;
 }
 
-/* Bytes per second of the pack itself by O_DIRECT; 0 when it cannot be measured, as where layers of
- * dummy weights were never written: holes cost nothing to read. 1 MiB x 4 keeps the memory that
- * this takes small, since the run's budget is spent. */
+/* Bytes per second of O_DIRECT reads of the pack; 0: cannot be measured, for example when layers of
+ * dummy weights were never written (holes). 1 MiB x 4 is small, as the run's budget is spent. */
 static double read_rate(const struct run *r)
 {
     struct disk_probe d;
@@ -92,7 +91,7 @@ static struct report_sample sample_now(const struct report *p, const struct job_
     return s;
 }
 
-/* The oldest sample that is at most `age_ns` old; the start of the run when there is none. */
+/* The oldest sample not older than `age_ns`; the start of the run if there is none. */
 static struct report_sample sample_since(const struct report *p, int64_t now_ns, int64_t age_ns)
 {
     struct report_sample best = {.ns = p->run->engine.start_ns};
@@ -112,9 +111,8 @@ static double rate_between(int64_t amount, int64_t ns)
     return ns > 0 ? (double)amount * 1e9 / (double)ns : 0;
 }
 
-/* Share of this run's time, 0..1, so that it never contradicts the time that is left; negative:
- * not known. Rows and tokens are no measure of time: a prompt of 900 tokens is one pass, and so are
- * three answered tokens. */
+/* Share of this run's time, 0..1, consistent with the time left; negative: unknown. Rows and tokens
+ * do not measure time: a prompt of 900 tokens is one pass, and so is each output token. */
 static double share_done(const struct report *p, double left_s)
 {
     double elapsed_s = (double)(clock_ns() - p->run->engine.start_ns) * 1e-9;
@@ -123,7 +121,7 @@ static double share_done(const struct report *p, double left_s)
     return elapsed_s + left_s > 0 ? elapsed_s / (elapsed_s + left_s) : 1;
 }
 
-/* Adds a part of the line if the whole part has room. Returns the line's length. */
+/* Appends a part if the whole part fits. Returns the line's length. */
 static int add_part(char *text, int n, int cap, const char *part)
 {
     int more = (int)strlen(part);
@@ -133,7 +131,7 @@ static int add_part(char *text, int n, int cap, const char *part)
     return n + more;
 }
 
-/* " (103 rejected, 2 failed)": rows that were refused before anything was computed, and others. */
+/* " (103 rejected, 2 failed)": rows refused before the run, and rows that failed later. */
 static void failed_text(const struct report *p, const struct job_counts *counts, char *text,
                         size_t cap)
 {
@@ -147,7 +145,7 @@ static void failed_text(const struct report *p, const struct job_counts *counts,
              rejected > 0 && failed > 0 ? ", " : "", others);
 }
 
-/* What a lane moves a second, of what it was probed to move. */
+/* Appends a lane's rate, and its share of the probed rate. */
 static int add_rate(const struct report *p, char *text, int n, int cap, enum lane lane,
                     const char *what, double per_s)
 {
@@ -234,7 +232,7 @@ void report_tick(void *ctx)
     int64_t every = p->progress == PROGRESS_BAR     ? BAR_NS
                     : p->progress == PROGRESS_LINES ? LINES_NS
                                                     : CALL_NS;
-    if (p->last_ns == 0) // the first line comes when there is something to say
+    if (p->last_ns == 0) // the first line is drawn when there are figures
         p->last_ns = now;
     if (now - last < SAMPLE_NS && now - p->last_ns < every)
         return;
@@ -272,8 +270,7 @@ enum err report_end(struct report *p, enum err err)
     p->shown = 0;
     if (r->job)
         job_counts(r->job, &counts);
-    /* Who interrupts a run does not wait five seconds more; one end of it is then measure enough.
-     */
+    /* An interrupted run does not measure for five more seconds. */
     int whole = err == OK || err == ERR_ROWS;
     double after = p->read_before > 0 && whole ? read_rate(r) : 0;
     report_measure(&f, r, &counts, after > 0 ? (p->read_before + after) / 2 : p->read_before);

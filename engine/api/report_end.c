@@ -9,8 +9,8 @@
 #include "engine/api/replan.h"
 #include "engine/api/words.h"
 
-#define SMALL_ROWS 8    // a job of fewer rows
-#define SMALL_S    10.0 // and seconds ends in three lines
+#define SMALL_ROWS 8    // a job with fewer rows
+#define SMALL_S    10.0 // and fewer seconds gets a report of three lines
 #define MIB        1048576.0
 
 double report_error_percent(double predicted, double measured)

@@ -1,5 +1,5 @@
-/* engine/api/report_errors.c - see report.h. Owns the words for rows that failed: which errors, how
- * many rows of each, where the first are, what helps. */
+/* engine/api/report_errors.c - see report.h. Owns: the words for failed rows: kinds of errors, rows
+ * per kind, first lines, helpful flags. */
 #include "engine/api/report.h"
 
 #include <string.h>
@@ -42,7 +42,7 @@ static void print_kind(const struct job_error_kind *k, FILE *out)
     fputs("\n", out);
 }
 
-/* The group with most rows among those that are not shown yet; the first of equal ones. */
+/* The kind with most rows that is not in `shown`; the first of equal ones. */
 static int largest(const struct job_errors *e, uint64_t shown)
 {
     int best = -1;
@@ -52,7 +52,7 @@ static int largest(const struct job_errors *e, uint64_t shown)
     return best;
 }
 
-/* One flag answers all rows that only ask for fields which sluice lacks. */
+/* Prints the one --ignore-fields flag for all rows that fail only for fields which sluice lacks. */
 static void print_ignore(const struct job_errors *e, const struct ignore_list *ignored,
                          int is_dry_run, FILE *out)
 {
@@ -84,7 +84,7 @@ void report_errors(const struct job_errors *e, const struct ignore_list *ignored
         fprintf(out, "  %lld rows with %s%d more kinds of errors (OUT has the error of each row)\n",
                 (long long)left, errors_ungrouped(e) > 0 ? "at least " : "",
                 e->n_kinds - KINDS_SHOWN);
-    for (int i = 0; left > 0 && e->n_kinds == 0 && i < e->n_codes; i++) // of an older sluice
+    for (int i = 0; left > 0 && e->n_kinds == 0 && i < e->n_codes; i++) // from an older sluice
         fprintf(out, "  %lld x %s\n", (long long)e->codes[i].n, e->codes[i].code);
     print_ignore(e, ignored, is_dry_run, out);
 }

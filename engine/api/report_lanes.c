@@ -1,7 +1,7 @@
-/* engine/api/report_lanes.c - see report.h: what the plan says of each lane.
+/* engine/api/report_lanes.c - see report.h: the plan's figures for each lane.
  *
- * Owns: which lanes a run shows, their predicted seconds and bytes, probed rates. Note: beside a
- * device lane cpu is what queuing takes, and lane gpu has no rate: bytes and FLOPs share it. */
+ * Owns: the lanes that a run shows, their predicted seconds and bytes, probed rates. Note: with a
+ * device, lane cpu is the time to queue work; lane gpu has no rate, as bytes and FLOPs share it. */
 #include "engine/api/report.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ double report_lane_predicted(const struct run *r, enum lane lane)
 
 double report_lane_predicted_bytes(const struct run *r, enum lane lane)
 {
-    return lane <= LANE_D2H ? r->decision.time.bytes[lane] : 0; // the others move none
+    return lane <= LANE_D2H ? r->decision.time.bytes[lane] : 0; // the other lanes move no bytes
 }
 
 double report_lane_share(const struct run *r, enum lane lane)

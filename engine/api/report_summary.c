@@ -1,9 +1,8 @@
 /* engine/api/report_summary.c - see report.h: the figures of a finished run, and --summary.
  *
  * Owns: the arithmetic of every reported number and the keys of the summary. Refuses: numbers that
- * are not finite; they become 0. Note: the roofline asks what the plan had to move
- * and compute, from the shape of the model and the tokens that were really taken, not what the
- * lanes happened to do. */
+ * are not finite; they become 0. Note: the roofline counts what the plan had to move and compute,
+ * from the shape of the model and the real tokens, not the measured traffic. */
 #include "engine/api/report.h"
 
 #include <jansson.h>
@@ -26,7 +25,7 @@ static double per_s(double amount, double s)
 
 /* ---- figures ---- */
 
-/* Weights that every pass reads. */
+/* Bytes of weights that every pass reads. */
 static int64_t streamed_bytes(const struct run *r)
 {
     int64_t bytes = 0;
@@ -36,7 +35,7 @@ static int64_t streamed_bytes(const struct run *r)
     return bytes;
 }
 
-/* Of those, the ones that come from NVMe, as they lie there. */
+/* The part of streamed_bytes() on NVMe, as stored (maybe encoded). */
 static int64_t stored_bytes(const struct run *r)
 {
     int64_t bytes = 0;
@@ -56,7 +55,7 @@ static int64_t stored_bytes(const struct run *r)
     return bytes;
 }
 
-/* Slots that a row holds at most, in the mean of rows and layers. */
+/* Most slots of a row, averaged over rows and layers. */
 static double mean_slots(const struct run *r)
 {
     const struct shape *s = &r->model->shape;
@@ -68,7 +67,7 @@ static double mean_slots(const struct run *r)
     return sum / fmax(s->n_layers, 1);
 }
 
-/* KV of one pass that `extents` of all are read for. */
+/* KV bytes that one pass reads, for `extents` of all (layer, batch) extents. */
 static double required_kv(const struct run *r, int64_t extents)
 {
     double share = (double)extents / ((double)r->decision.plan.decoder * r->decision.plan.batches);
@@ -78,7 +77,7 @@ static double required_kv(const struct run *r, int64_t extents)
     return share * rows * mean_slots(r) * 0.75 * slot_bytes * r->decision.plan.decoder;
 }
 
-/* Seconds of one pass in which the plan has to read from NVMe, and bring to a device. */
+/* Least seconds per pass to read from NVMe, and to copy to a device. */
 static double required_moves_s(const struct run *r, double read_rate)
 {
     const struct plan *p = &r->decision.plan;
@@ -88,8 +87,7 @@ static double required_moves_s(const struct run *r, double read_rate)
     return fmax(per_s(nvme, read_rate), p->device ? per_s(link, r->machine.h2d.value) : 0);
 }
 
-/* 2 x parameters x tokens, those that prompts share once, the head's only where a token came out,
- * and attention. */
+/* 2 x parameters x tokens (shared prefixes once, head for output tokens only) + attention. */
 static double required_flops(const struct run *r, const struct job_counts *n)
 {
     const struct shape *s = &r->model->shape;
@@ -115,7 +113,7 @@ static const char *busiest(const struct trace *t)
     return lane_name((enum lane)best);
 }
 
-/* Tokens come in bursts, one a pass: a span shorter than a pass says nothing. */
+/* Tokens come in bursts, one per pass, so a span shorter than a pass has no rate. */
 static double steady(const struct job_counts *n, int64_t end_ns, double pass_s)
 {
     int emptied = n->queue_empty_ns > 0 && n->queue_empty_ns < end_ns;
@@ -150,7 +148,7 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
                                                                  : r->machine.matmul_flops.value);
     f->roofline = per_s(fmax(moves_s, compute_s), f->walk_s);
     if (replan_count(r->replan) > 0)
-        f->roofline = 0; // of which plan?
+        f->roofline = 0; // the plan changed
     f->peak_ram_bytes = machine_peak_rss_bytes();
     f->peak_disk_bytes = e->peak_bytes[TIER_NVME];
     f->peak_device_bytes = e->peak_bytes[TIER_DEVICE];
@@ -165,7 +163,7 @@ static json_t *number(double x)
 
 static void put(json_t *object, const char *key, json_t *value)
 {
-    CHECK(json_object_set_new(object, key, value) == 0); // fails only without memory
+    CHECK(json_object_set_new(object, key, value) == 0); // fails only if memory is short
 }
 
 static json_t *kv_json(const struct run *r)
@@ -175,8 +173,8 @@ static json_t *kv_json(const struct run *r)
     return kv;
 }
 
-/* What the checks of stored bytes found: pieces that were right when read again, pieces that were
- * not, rows that were computed again for it. */
+/* Results of the checksums: pieces that were right when read again, damaged pieces, rows that were
+ * recomputed because of them. */
 static json_t *repairs_json(const struct engine *e)
 {
     json_t *repairs = json_object();
@@ -186,7 +184,7 @@ static json_t *repairs_json(const struct engine *e)
     return repairs;
 }
 
-/* "ram", "device+nvme": the tiers that hold some. */
+/* "ram", "device+nvme": the tiers with a count above 0. */
 static json_t *tier_names(const int64_t on[N_TIERS])
 {
     static const char *const names[N_TIERS] = {"device", "ram", "nvme"};
@@ -214,7 +212,7 @@ static json_t *tiers_json(const struct plan *p)
     return tiers;
 }
 
-/* How often the plan changed, and the lines that told so. */
+/* The number of plan changes, and their messages. */
 static json_t *replans_json(const struct run *r)
 {
     json_t *replans = json_object(), *lines = json_array();
@@ -226,7 +224,7 @@ static json_t *replans_json(const struct run *r)
     return replans;
 }
 
-/* By how much the prediction was scaled, and how many runs of the plan's own class say so. */
+/* The factor on the prediction, and the number of runs of the plan's class behind it. */
 static json_t *corrected_json(const struct run *r)
 {
     json_t *corrected = json_object();

@@ -11,7 +11,7 @@
 #include "engine/api/version.h"
 #include "engine/data/out.h"
 
-#define STOPS_SHOWN_BYTES 1500 // of stop strings in OUT.job.json
+#define STOPS_SHOWN_BYTES 1500 // stop strings in OUT.job.json
 
 static enum err read_shard(const char *text, int *shard, int *n_shards)
 {
@@ -49,8 +49,8 @@ void rows_defaults(const struct run *r, struct request_defaults *d)
                                    .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
 }
 
-/* What fixes the bytes of every row, besides the row: the session's lines and the flags of
- * requests. Which rows, and their order, are in the job's own identity. */
+/* What determines the bytes of every row besides the row itself: the session's lines and the
+ * request flags. The choice and order of rows are in the job's own identity. */
 static enum err write_fingerprint(struct run *r)
 {
     const struct config *c = r->config;
@@ -61,7 +61,7 @@ static enum err write_fingerprint(struct run *r)
         out_text(&stops, i > 0 ? " " : "");
         out_string(&stops, c->stops[i], (int64_t)strlen(c->stops[i]));
     }
-    if (stops.n > STOPS_SHOWN_BYTES) { // too long to be read; the hash tells them apart
+    if (stops.n > STOPS_SHOWN_BYTES) { // too long to be readable; the hash identifies them
         char digits[24];
         stops.n = 0;
         snprintf(digits, sizeof digits, "%016llx", (unsigned long long)hash);
@@ -88,7 +88,8 @@ static enum err write_fingerprint(struct run *r)
 enum err rows_open(struct run *r, enum request_kind kind, const char *out)
 {
     const struct config *c = r->config;
-    const char *sync_s = getenv("SLUICE_SYNC_S"); // for tests: jobs too short for a commit in 5 s
+    const char *sync_s =
+        getenv("SLUICE_SYNC_S"); // for tests: jobs shorter than the commit interval of 5 s
     TRY(write_fingerprint(r));
     struct job_config job = {.kind = kind,
                              .in_path = c->in,
@@ -113,8 +114,8 @@ enum err rows_open(struct run *r, enum request_kind kind, const char *out)
     return job_open(&r->job, &job, &r->work);
 }
 
-/* --kv-dump, --kv-trace and --trace, also of a run that was stopped. A file that could not be
- * written is an error of the command; the rows are in OUT all the same. */
+/* Ends --kv-dump, --kv-trace and --trace, also after a stop. A failed write is an error of the
+ * command; the rows are in OUT all the same. */
 static enum err end_side_files(struct run *r)
 {
     char text[1024];
@@ -126,7 +127,7 @@ static enum err end_side_files(struct run *r)
     return dumped == OK ? OK : fail(dumped, "%s", text);
 }
 
-/* Walks the line, ends the job, reports; the error that counts is the first one. */
+/* Walks the line, ends the job and reports; returns the first error. */
 static enum err walk_and_report(struct run *r, struct json_t **summary)
 {
     struct report report;
@@ -140,7 +141,7 @@ static enum err walk_and_report(struct run *r, struct json_t **summary)
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
     if (err != OK)
-        job_drop_staged(r->job); // the report counts what the next run will find
+        job_drop_staged(r->job); // so that the report matches what the next run finds
     struct job_counts counts;
     job_counts(r->job, &counts);
     enum err reported = report_end(&report, err);
@@ -157,7 +158,7 @@ static enum err walk_and_report(struct run *r, struct json_t **summary)
     return counts.failed > 0 ? ERR_ROWS : OK;
 }
 
-/* Fields that --ignore-fields names lose their meaning: how many rows lose what. */
+/* Prints the fields ignored by --ignore-fields, with the number of rows for each. */
 static void tell_ignored(const struct job *job, const struct job_counts *counts)
 {
     const struct ignore_list *ignore = job_ignore(job);
@@ -229,7 +230,6 @@ enum err run_begin(struct run **out, const struct config *c)
     return OK;
 }
 
-/* Takes a run down and keeps the sentence of `err` over the closing. */
 enum err run_end(struct run *r, enum err err)
 {
     char text[1024];
@@ -251,7 +251,7 @@ enum err rows_memory(struct run *r, enum request_kind kind, struct request *requ
     rows_defaults(r, &job.defaults);
     enum err err = job_open_memory(&r->job, &job, requests, n, callbacks, &r->work);
     for (int64_t i = 0; err != OK && i < n; i++)
-        request_free(&requests[i]); // those that no job took
+        request_free(&requests[i]); // requests that no job has taken over
     TRY(err);
     err = job_live(r->job) ? run_plan(r) : OK;
     if (err == OK && job_live(r->job))
@@ -260,7 +260,7 @@ enum err rows_memory(struct run *r, enum request_kind kind, struct request *requ
         err = job_complete(r->job);
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
-    enum err closed = job_close(r->job); // before the caller's requests go
+    enum err closed = job_close(r->job); // before the caller frees the requests
     r->job = NULL;
     return err != OK ? fail(err, "%s", text) : closed;
 }

@@ -1,4 +1,4 @@
-/* engine/api/run.c - see run.h: a plan becomes a run, and comes down. */
+/* engine/api/run.c - see run.h: runs a plan, and closes the run. */
 #include "engine/api/run.h"
 
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include "engine/line/dummy_layers.h"
 #include "engine/model/pack.h"
 
-/* The drive's NUMA node when every compute thread is there too; else memory lies where it is first
- * touched: half of the threads far from it would lose more than the drive gains. */
+/* The drive's NUMA node if all compute threads are on it; else first touch decides: half of the
+ * threads far from their memory would lose more than a near drive gains. */
 static int threads_node(const struct run *r)
 {
     int node = r->session->info.disk_node;
@@ -19,8 +19,8 @@ static int threads_node(const struct run *r)
     return node;
 }
 
-/* Opens the encoded layers that the plan wants, made first when they are not there. Where they
- * cannot be had although nobody asked for them, the weights are read as they are. */
+/* Opens the encoded layers that the plan needs; makes them first if missing. If that fails and the
+ * user did not ask for zstd, reads the stored weights instead. */
 static enum err open_codec(struct run *r, struct pack_progress *progress)
 {
     const struct model *m = r->model;
@@ -121,7 +121,7 @@ enum err run_again(struct run *r)
     r->job = NULL;
     r->weights = NULL;
     r->search = NULL;
-    r->search_bytes = 0; // a part of what text takes, and so of what may be measured with
+    r->search_bytes = 0; // counted by run_text_bytes(), which also limits the probe
     r->replan = NULL;
     r->engine_opened = 0;
     r->n_left_out = 0;

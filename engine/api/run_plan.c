@@ -1,5 +1,5 @@
-/* engine/api/run_plan.c - of run.h: the job's work, the machine's rates (run_rates.c) and the flags
- * become a plan that is proved and printed. */
+/* engine/api/run_plan.c - of run.h: makes a plan from the job's work, the machine's rates
+ * (run_rates.c) and the flags; verifies and prints the plan. */
 #include "engine/api/run.h"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #define IO_RESERVE_BYTES (1 << 20)
 
-/* --percent wD wR kD kR hD hR: without a device RAM is one, and the two shares add up. */
+/* --percent wD wR kD kR hD hR: without a device, near is RAM and holds the sum of both shares. */
 static enum err wish_percent(const char *text, struct plan_wish *wish)
 {
     double share[N_PLAN_PERCENTS];
@@ -35,7 +35,7 @@ static enum err wish_percent(const char *text, struct plan_wish *wish)
     for (int i = 0; i < N_PLAN_PERCENTS; i += 2) {
         if (share[i] + share[i + 1] > 100)
             return fail(ERR_USAGE, "--percent: device and RAM shares add up to more than 100");
-        int in_ram = !wish->device || (i == KV_NEAR && wish->attn_cpu); // so that RAM is near
+        int in_ram = !wish->device || (i == KV_NEAR && wish->attn_cpu); // near is RAM
         wish->percent[i] = in_ram ? share[i] + share[i + 1] : share[i];
         wish->percent[i + 1] = in_ram ? 0 : share[i + 1];
     }
@@ -84,7 +84,7 @@ static enum err read_wish(const struct config *c, const struct run *r, struct pl
     return OK;
 }
 
-/* The plan and the flags that repeat it, for -v. */
+/* Prints the plan and the flags that repeat it, for -v. */
 static void print_details(const struct run *r)
 {
     const struct plan *p = &r->decision.plan;
@@ -128,8 +128,8 @@ static void print_plan(const struct run *r)
     print_details(r);
 }
 
-/* What encoding the weights that r->decision.plan streams gives. When it cannot be measured they
- * stay as they are: reading them will tell what is wrong. */
+/* Measures the compression of the weights that r->decision.plan streams. If it cannot be measured
+ * the weights stay as stored; reading them will report the error. */
 static void measure_codec(struct run *r)
 {
     struct pack_codec_sample *s = &r->codec_sample;
@@ -153,7 +153,7 @@ static void measure_codec(struct run *r)
     *s = (struct pack_codec_sample){.share = kept[0], .rate = kept[1], .make_s = kept[2]};
 }
 
-/* The same as costs, for what r->decision.plan streams. */
+/* Sets r->costs for encoding what r->decision.plan streams. */
 static void price_codec(struct run *r)
 {
     const struct model *m = r->model;
@@ -193,10 +193,10 @@ static int find_plan(const struct run *r, const struct plan_wish *wish, struct p
 static void price_plan(const struct run *r, const struct plan *plan, struct plan_time *t)
 {
     const struct setting set = run_setting(r);
-    CHECK(plan_cost(&set, plan, r->search, t) == 0); // plan_check has proved that every row enters
+    CHECK(plan_cost(&set, plan, r->search, t) == 0); // plan_check has verified that every row fits
 }
 
-/* Room for any search of this run, and behind it for the price of each pass while it goes on. */
+/* Allocates memory for any search of this run, then for pricing each pass of the walk. */
 static enum err take_search(struct run *r, const struct plan_wish *wish)
 {
     struct plan_wish any = plan_wish_any();
@@ -215,8 +215,8 @@ static enum err take_search(struct run *r, const struct plan_wish *wish)
     return r->search ? OK : fail(ERR_FIT, "no memory to look for a plan");
 }
 
-/* Scratch of a card that is not here is taken for that of one thread: kernels of a device do not
- * share it out among the CPU's. */
+/* For a device that is not on this machine, scratch is counted for one thread: its kernels do not
+ * split scratch among CPU threads. */
 static void count_costs(struct run *r)
 {
     const struct model *m = r->model;
@@ -233,7 +233,7 @@ static void count_costs(struct run *r)
     r->costs.text_bytes = run_text_bytes(r);
 }
 
-/* What depends on the rows, and the best plan for them. 0, or -1 with `why`. */
+/* Counts costs that depend on the rows and finds the best plan. Returns 0, or -1 with `why`. */
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
     count_costs(r);
@@ -241,14 +241,14 @@ static int search_plan(struct run *r, const struct plan_wish *wish, char *why, i
     if (rc != 0 || r->decision.plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
         r->costs.codec_share > 0)
         return rc;
-    price_codec(r); // something streams
+    price_codec(r); // the plan streams weights
     const struct setting set = run_setting(r);
     if (wish->codec < 0 && !plan_search_encodes(&set, wish))
-        return 0; // the search would find the same plan
+        return 0; // with encoding the search would find the same plan
     return find_plan(r, wish, &r->decision.plan, r->ranking, why, why_cap);
 }
 
-/* `all` does not fit: the longest prompts that do, by bisection. -1: not even one row fits. */
+/* `all` does not fit: finds the longest prompts that do, by bisection. -1: no row fits. */
 static int search_cap(struct run *r, const struct plan_wish *wish, const struct work *all)
 {
     char why[320];
@@ -265,19 +265,18 @@ static int search_cap(struct run *r, const struct plan_wish *wish, const struct 
     return r->work.n_rows > 0 ? search_plan(r, wish, why, sizeof why) : -1;
 }
 
-/* A placement that nobody chose: the leanest plan of all is among its candidates. */
 struct plan_wish run_any_placement(const struct plan_wish *wish)
 {
     struct plan_wish any = plan_wish_any();
     any.codec = PLAN_CODEC_NONE;
     any.device = wish->device;
-    any.attn_cpu = wish->attn_cpu; // it is part of the answer
+    any.attn_cpu = wish->attn_cpu; // attention's place changes answers
     return any;
 }
 
-/* Finds the plan, and which prompts it holds: see job.h. A prompt is too long when no plan within
- * the budgets holds it, whatever placement was asked for; a placement that does not fit is refused.
- */
+/* Finds the plan, and the longest prompt that fits (see job.h). A prompt is too long if no plan
+ * within the budgets holds it under any placement; a requested placement that does not fit is an
+ * error. */
 static enum err choose_plan(struct run *r, const struct plan_wish *wish)
 {
     char why[320], other[320];
@@ -307,8 +306,8 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
     return OK;
 }
 
-/* Says so when only the making of the encoded file stands in the way of using it: more jobs may
- * come. */
+/* Prints a hint if only the time to make the encoded file prevents its use: later jobs may use
+ * it. */
 static void hint_codec(struct run *r, const struct plan_wish *wish)
 {
     struct plan with;
@@ -337,7 +336,7 @@ static struct weight_form planned_reads(struct device *d, enum compute compute, 
     return device_cuda_reads(80, 0, compute, stored);
 }
 
-/* A card that is not here, of which a plan asks one thing: what its matmuls read. */
+/* A stand-in for a card that is not on this machine; the plan only asks what its matmuls read. */
 static struct device *planned_device(void)
 {
     static const struct device_api api = {.name = "cuda", .reads = planned_reads};
@@ -377,15 +376,16 @@ enum err run_choose(struct run *r)
     const struct plan_wish asked = wish;
     r->hidden_moves = wish.hidden_near == 0 || wish.percent[HIDDEN_NEAR] == 0;
     if (r->model->on_demand && !wish.device)
-        wish.decoded = 0; // made where they stay, never on the disk that frames are read from
+        wish.decoded = 0; // made in memory, never on the disk that frames are read from
     if ((int64_t)max_i64(wish.batch, 1) * wish.batches > PLAN_ROWS_MAX)
         return fail(ERR_USAGE, "%s: batch x batches: %d x %d rows are more than %d",
                     c->plan ? c->plan : "--batch", wish.batch, wish.batches, PLAN_ROWS_MAX);
     if (r->model != &r->session->opened.model)
-        wish.codec = PLAN_CODEC_NONE; // of weights that are not there nothing can be measured
+        wish.codec =
+            PLAN_CODEC_NONE; // a variant's weights do not exist, so encoding cannot be measured
     r->costs.staging_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     r->costs.bounce_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
-    /* The decoder, the file's table as read and as kept. */
+    /* The decoder, and two copies of the file's table: as read and as kept. */
     r->costs.codec_bytes =
         codec_bytes(0) + r->model->n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
     r->decision.wish = wish;

@@ -1,5 +1,5 @@
-/* engine/api/run_rates.c - of run.h: what the machine gives: budgets, and rates that were measured
- * here or stand in a file, and what earlier runs of the model took by predictions. */
+/* engine/api/run_rates.c - of run.h: budgets, rates (measured here or read from a file), and
+ * measured / predicted times of earlier runs of the model. */
 #include "engine/api/run.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #define TEXT_RESERVE_BYTES (12 << 20) // JSON of rows, journal buffers, tables of the C library
 #define PROBE_BYTES_MIN    ((int64_t)8 << 20)
 #define PROBE_DEVICE_MIN   ((int64_t)16 << 20)
-#define LINE_BYTES_LEAST   ((int64_t)1 << 20) // lines that are read under any budget
+#define LINE_BYTES_LEAST   ((int64_t)1 << 20) // longest line accepted under any budget
 
 int64_t run_text_bytes(const struct run *r)
 {
@@ -29,8 +29,7 @@ int64_t run_text_bytes(const struct run *r)
     return held + tables + TEXT_RESERVE_BYTES + r->search_bytes;
 }
 
-/* Kernels' scratch is counted by the pool's threads: another machine's, where the plan is for it.
- */
+/* `plan` for another machine uses its number of threads, because kernel scratch depends on it. */
 static enum err take_threads(struct run *r)
 {
     if (r->machine.threads == pool_threads(r->session->pool))
@@ -42,7 +41,7 @@ static enum err take_threads(struct run *r)
     return OK;
 }
 
-/* The rates of a machine file; `plan` takes its threads, too. */
+/* Reads the rates of a machine file; `plan` also uses its threads. */
 static enum err read_machine(struct run *r)
 {
     int threads = r->machine.threads;
@@ -55,10 +54,10 @@ static enum err read_machine(struct run *r)
     return r->elsewhere ? take_threads(r) : OK;
 }
 
-/* A cap is a cap while measuring, too: the budget, less what text holds by now. */
+/* The probe stays within the budget: RAM less the memory of text so far. */
 static struct probe_config probe_config(const struct run *r, const struct ops *ops)
 {
-    const char *share = getenv("SLUICE_PROBE_SHARE"); // for tests: of the time that measuring takes
+    const char *share = getenv("SLUICE_PROBE_SHARE"); // for tests: share of the measuring time
     const int64_t text_bytes = run_text_bytes(r);
     return (struct probe_config){.ops = ops,
                                  .time_share = share ? strtod(share, NULL) : 0,
@@ -99,7 +98,7 @@ static enum err probe_machine(struct run *r)
 {
     char dir[4096];
     TRY(pack_cache_dir(dir, sizeof dir));
-    struct ops ops = r->ops; // int8 counts where the weights are of its formats
+    struct ops ops = r->ops; // int8 is measured only if the weights have its formats
     if (ops.compute == COMPUTE_INT8 && model_tile_dtype(COMPUTE_INT8, run_weights(r)) == DTYPE_BF16)
         ops.compute = COMPUTE_BF16;
     const struct probe_config probe = probe_config(r, &ops);
@@ -136,8 +135,8 @@ void run_rates_derive(struct run *r)
     derive_matmuls_of_model(r, &model);
 }
 
-/* What the model's matmuls take in RAM: measured here, or by the rates of a machine file, or of
- * this machine where memory is too small for it. A device's have rates of their own. */
+/* Rates of the model's matmuls in RAM: measured here; or derived from a machine file, or from this
+ * machine's rates if memory is too small. A device has separate rates. */
 static enum err probe_matmuls_of_model(struct run *r)
 {
     struct probe_model model;
@@ -155,7 +154,6 @@ static enum err probe_matmuls_of_model(struct run *r)
     return err == ERR_FIT ? OK : err;
 }
 
-/* KV bytes of the run's format, attended over. */
 double run_attend_rate(const struct run *r)
 {
     const struct machine *m = &r->machine;
@@ -169,8 +167,8 @@ double run_attend_rate(const struct run *r)
 
 /* ---- what earlier runs took ---- */
 
-/* A factor is of the rates that it was measured by: what was probed anew begins without any. Under
- * a machine file rates are not this machine's: "". */
+/* A factor belongs to the rates of its runs, so new rates start without factors. "" under a machine
+ * file, because its rates are not this machine's. */
 static enum err name_pace(struct run *r)
 {
     char key[256];
@@ -191,9 +189,9 @@ static enum err name_pace(struct run *r)
     return figures_path(r, "pace", key, r->pace_path, sizeof r->pace_path);
 }
 
-/* The factors of earlier runs are those of the model that the command opened, also for plans that
- * compare it with other formats of it (explain_help.c, bench frontier): each class has its own,
- * and those that nobody ran have the mean of the others. */
+/* The factors belong to the opened model, and apply also to plans that compare it with its other
+ * formats (explain_help.c, bench frontier). Each class of plans has its own factor; a class without
+ * runs gets the mean of the others. */
 static enum err find_pace(struct run *r)
 {
     struct pace_runs runs;
@@ -223,8 +221,8 @@ int64_t run_line_max(struct run *r)
     return max_i64(ram / JOB_LINE_SHARE, LINE_BYTES_LEAST);
 }
 
-/* What a run may take where no flag says it: what is here. A machine file's capacities are the
- * budgets of `plan`; of a run, which is here, they are one more cap. */
+/* Budgets without a flag: the free memory here. `plan` uses the capacities of a machine file
+ * instead; for a run here, these are one more limit. */
 static enum err read_budgets(struct run *r, const struct config *c)
 {
     const struct machine *m = &r->machine;

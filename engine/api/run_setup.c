@@ -1,7 +1,7 @@
 /* engine/api/run_setup.c - of run.h: from flags to an opened model; no job yet.
  *
- * Note: `fingerprint` lists exactly what can change a byte of OUT besides
- * the input; placement, threads and budgets are not in it, on purpose. */
+ * Note: `fingerprint` contains exactly what can change a byte of OUT besides the input. Placement,
+ * threads and budgets change no byte and are left out. */
 #include "engine/api/run.h"
 
 #include <stdio.h>
@@ -25,7 +25,7 @@ static enum err parse_share(const char *flag, const char *text, double *value, i
     return OK;
 }
 
-/* --kv-recent, or that it is what the policy has anyway. */
+/* --kv-recent as text, or "by policy" if it is the policy's default. */
 static struct frontier_share recent_text(const struct evict *e)
 {
     const int own = e->recent_is_fraction && e->recent == evict_rule_of(e->policy).recent;
@@ -108,7 +108,7 @@ enum err run_read_kv_format(enum kv_format *format, const struct config *c)
     return OK;
 }
 
-/* --matmul. A choice by measurement would be another one on another day, and with it the answer. */
+/* Reads --matmul. A measured default could differ between days, and change the answer. */
 static enum err read_matmul(struct run *r, const struct config *c, struct ops *ops)
 {
     const struct device_api *api = r->session->device->api;
@@ -126,19 +126,19 @@ static enum err read_matmul(struct run *r, const struct config *c, struct ops *o
     return api->library->open(r->session->device, r->session->matmul, sizeof r->session->matmul);
 }
 
-/* The flags of the run that need nothing opened but the device. */
+/* Reads the flags that need only the device to be open. */
 static enum err read_compute(struct run *r, const struct config *c, struct compute_setup *compute)
 {
     TRY(compute_read(compute, c));
     TRY(device_open(c->device, &r->session->device));
-    int elsewhere = c->looks && c->machine; // another machine may have one
+    int elsewhere = c->looks && c->machine; // another machine may have a device
     if (r->session->device->api->unified && !elsewhere && c->attn == ATTN_DEVICE)
         return fail(ERR_DEVICE, "--attn device: there is no device but the CPU (--attn cpu)");
     TRY(read_matmul(r, c, &compute->ops));
     return run_read_kv_format(&r->kv_format, c);
 }
 
-/* What computes: instruction sets of the CPU, or the device. */
+/* Names what computes: the CPU's instruction set, or the device. */
 static enum err what_computes(const struct run *r, char *buf, size_t cap)
 {
     struct device_info info;

@@ -1,7 +1,7 @@
-/* engine/api/sluice.c - see sluice.h: calls of the library become runs (engine/api/run.h).
+/* engine/api/sluice.c - see sluice.h: turns library calls into runs (engine/api/run.h).
  *
  * Owns: the handle: its flags, the opened model with its threads and device, the last sentence.
- * Refuses: what the program alone does: standard input and output, signals, the terminal. */
+ * Refuses: standard input and output, signals and the terminal, which belong to the program. */
 #include "engine/api/sluice.h"
 
 #include <stdio.h>
@@ -21,13 +21,13 @@ _Static_assert((int)SLUICE_FIT == (int)ERR_FIT && (int)SLUICE_DISK == (int)ERR_I
 struct sluice {
     struct config config; // flags of every call
     struct run run;
-    int open;        // 1: the model is
-    atomic_int stop; // by sluice_stop()
+    int open;        // 1: the model is open
+    atomic_int stop; // set by sluice_stop()
     char **words;    // owned: the options as words of a command line, in one block
     int n_words;
     char *model;                 // owned
-    struct json_t *summary;      // owned: of the last job; NULL: none
-    enum log_level caller_level; // of the thread that is in a call
+    struct json_t *summary;      // owned: of the last job; NULL: no job yet
+    enum log_level caller_level; // log level of the calling thread, restored after a call
     int code;
     char sentence[1024];
 };
@@ -52,13 +52,13 @@ static int leave(struct sluice *s, enum err err)
     return s->code;
 }
 
-/* A call is over: what its job brought up goes; `err` and its sentence stay. */
+/* Ends a call: closes the call's job; keeps `err` and its sentence. */
 static enum err end_job(struct sluice *s, enum err err)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
     enum err closed = run_again(&s->run);
-    s->run.keeps_rates = s->run.costs.pace != NULL; // its flags are those of every later job
+    s->run.keeps_rates = s->run.costs.pace != NULL; // later jobs have the same flags
     s->run.config = &s->config;
     if (err != OK && err != ERR_ROWS)
         return fail(err, "%s", text);
@@ -87,7 +87,7 @@ void sluice_stop(struct sluice *s)
 
 /* ---- open, close ---- */
 
-/* The options as the words of a command line, in one block. */
+/* The options as words of a command line, in one block. */
 static enum err make_words(struct sluice *s, const struct sluice_option *options, int n)
 {
     size_t n_bytes = 0, n_words = 0;
@@ -126,7 +126,7 @@ static enum err open_model(struct sluice *s, const char *model, const struct slu
     if (!config_given(c, "progress"))
         c->progress = PROGRESS_NONE;
     log_level_max = c->verbose ? LOG_DEBUG : LOG_ERROR;
-    s->open = 1; // run_close() takes a half-built run
+    s->open = 1; // run_close() accepts a half-built run
     return run_prepare(&s->run, c);
 }
 
@@ -176,7 +176,7 @@ static enum err enter_text(struct sluice *s)
                                             : fail(ERR_INPUT, "%s: has no tokenizer", s->model);
 }
 
-/* What is a bad row in a job is a bad argument here. */
+/* An error of a row becomes SLUICE_USAGE. */
 static int leave_text(struct sluice *s, enum err err)
 {
     return leave(s, err == ERR_ROW ? fail(ERR_USAGE, "%s", err_text()) : err);
@@ -244,7 +244,7 @@ static enum err tell_error(struct answers *b, int64_t index, const struct row_er
                .index = index, .error_code = error->code, .error = error->message, .text = ""});
 }
 
-/* What the job gives, as the caller sees it. */
+/* Passes a result of the job to the caller. */
 static enum err finished(void *ctx, const struct job_result *r)
 {
     struct answers *b = ctx;
@@ -273,7 +273,7 @@ static enum err finished(void *ctx, const struct job_result *r)
     return err;
 }
 
-/* Requests that are bad have told so; the others are in parsed[*n_parsed]. */
+/* Reports bad requests as results; the others are in parsed[*n_parsed]. */
 static enum err parse(struct sluice *s, enum request_kind kind,
                       const struct sluice_request *requests, int n, struct answers *b,
                       struct request *parsed, int64_t *n_parsed)

@@ -16,7 +16,7 @@ enum err text_decode(const struct opened *o, const int32_t *ids, int64_t n, int 
         if (ids[i] < 0 || ids[i] >= tokenizer_vocab(tok))
             return fail(ERR_ROW, "ids[%lld] must be a token id: an integer from 0 to %d",
                         (long long)i, tokenizer_vocab(tok) - 1);
-    tokenizer_decode(tok, ids, n, skip_special, NULL, 0, n_text); // asks for the size
+    tokenizer_decode(tok, ids, n, skip_special, NULL, 0, n_text); // returns the size
     char *p = malloc((size_t)*n_text + 1);
     if (!p)
         return fail(ERR_FIT, "no memory for text");
@@ -45,7 +45,7 @@ enum err text_chat(const struct opened *o, const json_t *row, char **text, int64
     enum err err = chat_render(&chat, text, n);
     if (err != OK)
         return err == ERR_ROW ? fail(ERR_ROW, "%s", error.message) : err;
-    char *p = realloc(*text, (size_t)*n + 1); // as long as the text; chat_render() made it longer
+    char *p = realloc(*text, (size_t)*n + 1); // chat_render() allocated more than the text
     if (!p) {
         free(*text);
         *text = NULL;

@@ -9,16 +9,16 @@
 #include "engine/api/frontier_file.h"
 #include "engine/api/rows.h"
 
-/* bench/results/quality-*.csv; int8: over bf16, with q8 weights. */
+/* From bench/results/quality-*.csv; int8: compared with bf16, with q8 weights. */
 #define ON_KV "SmolLM2-135M (q4_1), WikiText-2, 128 of 1,024 slots"
 static const struct quality measured[] = {
     {"h2o", 25.5, ON_KV},     {"h2o-mean", 22.3, ON_KV},          {"streaming", 51.0, ON_KV},
     {"window", 234.9, ON_KV}, {"int8", 0.7, "SmolLM2-135M (q8)"},
 };
 
-/* A run that differs from another in what the variant changes. */
+/* A copy of a run with the changes of a variant. */
 struct what_if {
-    struct run run;     // its session is the other run's
+    struct run run;     // shares the session of the original run
     struct model model; // the model in another weight format; run.model points here
 };
 
@@ -27,17 +27,17 @@ struct variant variant_none(void)
     return (struct variant){.weights = PACK_AUTO, .compute = N_COMPUTES, .kv_format = N_KV_FORMATS};
 }
 
-/* Slots that rows hold are of the job, which is looked at again under another policy. */
+/* The slots of rows depend on the policy, so the job's rows are counted again. */
 static enum err change_evict(struct run *r, const struct evict *evict)
 {
     r->evict = *evict;
     run_set_kinds(r);
-    r->job = NULL; // the run's own stays open
+    r->job = NULL; // keeps the run's own job open
     return plan_work(r);
 }
 
-/* What was measured of the run's own matmuls, by as much faster as the variant's are than these by
- * the machine's rates; those know nothing of int8 when they were measured in bf16. */
+/* Scales measured rates of the run's matmuls by (variant / run) of the machine's rates. Machine
+ * rates measured in bf16 lack int8; then int8_speed is used. */
 static void scale_rates(double *to, const double *known, const double *derived, int n,
                         double int8_speed)
 {
@@ -53,7 +53,7 @@ static void derive_rates(struct run *r, const struct model_rates *known,
     struct model_rates *to = &r->costs.rates;
     double int8_speed = to_int8 ? r->int8_speed : 0;
     run_rates_derive(r);
-    memcpy(to->rows_s, known->rows_s, sizeof to->rows_s); // no matmuls: as they were measured
+    memcpy(to->rows_s, known->rows_s, sizeof to->rows_s); // not matmuls: unchanged
     memcpy(to->attend_s, known->attend_s, sizeof to->attend_s);
     memcpy(to->slot_s, known->slot_s, sizeof to->slot_s);
     to->prompt_s = known->prompt_s;
@@ -67,7 +67,7 @@ static void derive_rates(struct run *r, const struct model_rates *known,
     }
 }
 
-/* Seconds of a page that a row attends over, by the machine's rates; 0: unknown. */
+/* Seconds to attend over one page, by the machine's rates; 0: unknown. */
 static double page_s(const struct run *r)
 {
     struct kv_layout kv;
@@ -109,7 +109,7 @@ static enum err change(struct what_if *w, const struct variant *v)
     return OK;
 }
 
-/* A run that decides as r does and borrows r's session. NULL: no memory. */
+/* A copy of r for another decision, sharing r's session. NULL: no memory. */
 static struct what_if *decide_anew(const struct run *r)
 {
     struct what_if *w = malloc(sizeof *w);
@@ -127,7 +127,7 @@ static struct what_if *decide_anew(const struct run *r)
     return w;
 }
 
-/* Takes down what is the variant's alone. */
+/* Frees what belongs to the variant alone. */
 static enum err drop(struct what_if *w, const struct run *r)
 {
     enum err closed = w->run.job != r->job ? job_close(w->run.job) : OK;
@@ -194,8 +194,7 @@ static struct quality from_table(const char *what)
     return q;
 }
 
-/* What the run's own model showed of a policy and a format. What came out better than without them
- * is no worse. */
+/* The measured cost of a policy and a format on the run's own model; at least 0. */
 static struct quality from_frontier(const struct run *r, const char *what, const struct evict *e,
                                     enum kv_format format)
 {
@@ -228,7 +227,7 @@ int variant_quality(const struct run *r, const struct variant *v, struct quality
         q[n++] = from_table(pack_weights_name(v->weights));
     if (v->compute == COMPUTE_INT8)
         q[n++] = from_table("int8");
-    if (policy && format) { // costs of two changes do not add up
+    if (policy && format) { // the costs of two changes are not additive
         char both[sizeof q->what];
         snprintf(both, sizeof both, "%.20s + %.10s", policy, format);
         q[n] = from_frontier(r, both, v->evict, v->kv_format);

@@ -1,4 +1,4 @@
-/* engine/api/version.c - see version.h. The Makefile gives the commit. */
+/* engine/api/version.c - see version.h. The Makefile passes the commit. */
 #include "engine/api/version.h"
 
 #include <limits.h>

@@ -4,7 +4,7 @@
 
 #define SLUICE_VERSION "0.1.0"
 
-/* The version on stdout; all: also the commit, the compiler, and what of the program works here. */
+/* Prints the version on stdout; all: also commit, compiler and the features that work here. */
 void version_print(int all);
 
 #endif
