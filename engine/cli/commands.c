@@ -1,4 +1,4 @@
-/* engine/cli/commands.c - `run`, `score` and `gen`: a job, a plan, a walk, an answer. */
+/* engine/cli/commands.c - `run`, `score` and `gen`. */
 #include "engine/cli/commands.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 static enum err run_rows(struct run *r, enum request_kind kind)
 {
-    struct ignore_list ignore; // a wrong name is found before the model opens
+    struct ignore_list ignore; // finds a wrong name before the model opens
     TRY(ignore_parse(&ignore, r->config->ignore_fields));
     TRY(run_prepare(r, r->config));
     return rows_run(r, kind, NULL);
@@ -31,7 +31,7 @@ enum err command_input(struct config *with, const struct config *c, int job)
                : spool_look(c, path, sizeof path);
 }
 
-/* A job that was refused leaves no OUT.input behind. */
+/* Removes the OUT.input of a refused job. */
 static enum err end_input(const struct config *c, enum err err)
 {
     if (c->made_input && (err == ERR_USAGE || err == ERR_FIT || err == ERR_INPUT || err == ERR_JOB))
@@ -54,7 +54,7 @@ static enum err run_job(const struct config *asked, enum request_kind kind)
     return asked->dry_run ? err : spool_out_end(&placed, err);
 }
 
-/* Rows come from somewhere, and go somewhere. */
+/* 1 if the command has an input and an output for rows. */
 static int has_files(const struct config *c)
 {
     return c->in && (c->out || c->to_stdout || c->dry_run);
@@ -125,7 +125,7 @@ static enum err read_all(const char *path, int64_t most, char **text, int64_t *n
     return OK;
 }
 
-/* The one row of gen, as a row of `run` would spell it: the same parser, the same rules. */
+/* Parses the one row of gen like a row of `run`, so the same rules hold. */
 static enum err gen_request(struct run *r, const char *text, int64_t n_bytes,
                             struct request *request)
 {
@@ -183,7 +183,7 @@ static enum err gen(struct run *r)
         request_free(&request);
     TRY(err);
     struct job_callbacks callbacks = {.finished = gen_finished, .text = print_text};
-    r->plan_told = PLAN_DETAILS; // one prompt: its text is what counts
+    r->plan_told = PLAN_DETAILS; // one prompt: only its text matters
     return rows_memory(r, REQUEST_GENERATE, &request, 1, &callbacks);
 }
 

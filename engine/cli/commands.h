@@ -1,7 +1,7 @@
-/* engine/cli/commands.h - the commands of the program, and what they and bench/ share.
+/* engine/cli/commands.h - the commands of the program, and functions that they share with bench/.
  *
- * Owns: standard input and output, and words on them. A command gets its flags parsed and checked
- * (engine/api/config.h, outputs.h); its error is what the program exits with. */
+ * Owns: standard input and output, and messages there. A command gets parsed and checked flags
+ * (engine/api/config.h, outputs.h); its error becomes the exit code. */
 #ifndef ENGINE_CLI_COMMANDS_H
 #define ENGINE_CLI_COMMANDS_H
 
@@ -20,17 +20,17 @@ enum err command_probe(const struct config *c);
 enum err command_cache(const struct config *c);
 enum err command_bench(const struct config *c); // bench/
 
-/* A copy of c whose -i can be read again: standard input (`-`) becomes a file (engine/cli/spool.h),
- * kept beside OUT for a job. */
+/* Copies c to *with and makes -i readable more than once: standard input (`-`) is stored in a file
+ * (engine/cli/spool.h), for a job beside OUT. */
 enum err command_input(struct config *with, const struct config *c, int job);
 
-/* `--text` cut into windows of --window tokens, the first --prefix of each a prompt. ERR_USAGE. */
+/* Checks --window, the tokens of a window of `--text`, and --prefix, its prompt. ERR_USAGE. */
 enum err command_window_check(const struct config *c);
-/* The tokens of --text, none added; one window or more. The caller frees them. */
+/* The tokens of --text, without added tokens; at least one window. The caller frees them. */
 enum err command_text_ids(const struct run *r, int32_t **ids, int64_t *n);
-/* How many windows n_ids tokens have; at most --limit. */
+/* The number of windows in n_ids tokens; at most --limit. */
 int64_t command_windows(const struct config *c, int64_t n_ids);
-/* The windows as rows to score: the first --prefix tokens are prompt, the rest is forced. */
+/* The windows as rows to score: --prefix tokens of prompt, the rest is the continuation. */
 enum err command_window_rows(const struct config *c, const int32_t *ids, int64_t windows,
                              struct request *requests);
 

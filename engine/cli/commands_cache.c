@@ -1,9 +1,9 @@
 /* engine/cli/commands_cache.c - `cache list`, `cache rm NAME...`, `cache prune --max SIZE`: the
- * files that sluice keeps from one run to the next.
+ * files that sluice keeps between runs.
  *
- * Owns: what the cache folder holds, by content: a file is listed and removed only where its name
- * and its first or last bytes are those that sluice writes. Refuses: a pack that a running process
- * uses. Note: a removed file costs time, never an answer: it is made again when it is needed. */
+ * Owns: which files of the cache folder belong to sluice: only files whose name and first or last
+ * bytes match those that sluice writes are listed and removed. Refuses: removing a pack that a
+ * running process uses. Note: a removed file costs time only: it is made again when needed. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -26,15 +26,15 @@
 #define HASH_DIGITS 16
 
 struct entry {
-    char name[256], model[140]; // model: of a pack, as its name says; "": of no model
+    char name[256], model[140]; // model: from the pack's name; "": no model
     const char *kind;
-    int64_t n_bytes; // on the disk: a pack with layers still to be made takes less than its length
+    int64_t n_bytes; // on the disk: less than the length while a pack lacks layers
     time_t used;
 };
 
 struct cache {
     char dir[4096];
-    struct entry *entries; // owned; the one that was not used for longest comes first
+    struct entry *entries; // owned; sorted by last use, oldest first
     int n;
 };
 
@@ -44,7 +44,7 @@ static int ends_with(const char *name, const char *end)
     return n > n_end && strcmp(name + n - n_end, end) == 0;
 }
 
-/* What sluice made this file for; NULL: sluice did not make it. */
+/* The kind of the file; NULL: sluice did not make it. */
 static const char *kind_of(const char *path, const char *name)
 {
     if (ends_with(name, PACK_END))
@@ -165,7 +165,7 @@ static enum err list(const struct cache *c, int json)
     return OK;
 }
 
-/* 1: the pack, or the pack that the encoded one belongs to, is in use. */
+/* 1 if the pack, or the pack of an encoded file, is in use. */
 static int in_use(const struct cache *c, const struct entry *e)
 {
     char path[4400];
@@ -210,7 +210,7 @@ static enum err remove_named(const struct cache *c, char *const *names, int n, i
     return OK;
 }
 
-/* What was not used for longest goes first; what is in use stays, and counts. */
+/* Removes the least recently used files first; files in use are kept, and counted. */
 static enum err prune(const struct cache *c, int64_t most, int64_t *n_files, int64_t *n_bytes)
 {
     int64_t total = 0;

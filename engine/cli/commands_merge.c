@@ -1,9 +1,9 @@
-/* engine/cli/commands_merge.c - `merge`: the OUTs of all shards of one job become the OUT of the
- * job.
+/* engine/cli/commands_merge.c - `merge`: joins the OUTs of all shards of one job into the OUT of
+ * the job.
  *
- * Note: shard i of N holds rows i, i + N, ... of the input, one line each, so
- * lines taken in turns stand in input order. The manifest of the whole is that of a shard with
- * other sums: `run` without --shard finds the job complete. */
+ * Note: shard i of N has rows i, i + N, ... of the input, one line each, so taking one line from
+ * each shard in turn restores input order. The manifest of the whole is that of a shard with other
+ * sums: `run` without --shard finds the job complete. */
 #include "engine/cli/commands.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ struct part {
 };
 
 struct merge {
-    struct part *parts; // owned: [n], by shard once they are known
+    struct part *parts; // owned: [n], sorted by shard after by_shard()
     int64_t n, rows;
     struct whole_file out, manifest; // owned
     char *line;                      // owned
@@ -49,7 +49,7 @@ static int64_t number_of(const json_t *root, const char *key)
     return json_integer_value(json_object_get(root, key));
 }
 
-/* ---- what the parts say ---- */
+/* ---- reading the parts ---- */
 
 static enum err part_open(struct part *p, const char *path)
 {
@@ -80,7 +80,7 @@ static enum err part_open(struct part *p, const char *path)
     return OK;
 }
 
-/* All of one job? The first key that differs is named; shards differ by nature. */
+/* Checks that two parts are shards of one job; names the first key that differs. */
 static enum err same_job(const struct part *a, const struct part *b)
 {
     const json_t *mine = json_object_get(a->root, "identity");
@@ -103,7 +103,7 @@ static enum err same_job(const struct part *a, const struct part *b)
     return OK;
 }
 
-/* Sorts the parts by shard; names what is missing. */
+/* Sorts the parts by shard; names missing shards. */
 static enum err by_shard(struct merge *m)
 {
     int64_t n_shards = strtoll(identity_of(m->parts[0].root, "shards"), NULL, 10);
@@ -135,7 +135,7 @@ static enum err by_shard(struct merge *m)
     if (err == OK && missing[0])
         err = fail(ERR_JOB, "merge: missing: shard %s", missing);
     if (err == OK)
-        memcpy(m->parts, sorted, (size_t)m->n * sizeof *sorted); // as many as there are shards
+        memcpy(m->parts, sorted, (size_t)m->n * sizeof *sorted); // one part per shard
     free(sorted);
     return err;
 }
@@ -196,7 +196,7 @@ static void sum_errors(const struct merge *m, json_t *root)
     errors_put(&errors, root);
 }
 
-/* The manifest of the job without shards. */
+/* Writes the manifest of the job without shards. */
 static enum err write_manifest(struct merge *m)
 {
     json_t *root = json_deep_copy(m->parts[0].root), *identity = json_object_get(root, "identity");
@@ -206,7 +206,7 @@ static enum err write_manifest(struct merge *m)
     sum_errors(m, root);
     for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
         set_sum(m, root, sums[i]);
-    for (int64_t i = 1; i < m->n; i++) // each shard planned for its own prompts
+    for (int64_t i = 1; i < m->n; i++) // shards have different prompt limits
         if (!json_equal(json_object_get(root, "prompt_cap"),
                         json_object_get(m->parts[i].root, "prompt_cap")))
             json_object_set_new(root, "prompt_cap", json_null());
@@ -217,11 +217,11 @@ static enum err write_manifest(struct merge *m)
     int failed = json_dumpf(root, m->manifest.f, JSON_INDENT(2)) != 0 && !ferror(m->manifest.f);
     json_decref(root);
     return failed ? fail(ERR_FIT, "no memory for the manifest")
-                  : OK; // whole_end() has the file's errors
+                  : OK; // whole_end() reports errors of the file
 }
 
-/* OUT and its manifest, under other names until both are whole. OUT first: where another file has
- * taken its place meanwhile, no manifest may speak of it. */
+/* Writes OUT and its manifest, under temporary names until both are complete. OUT is renamed first:
+ * if another file has appeared under its name, no manifest may describe that file. */
 static enum err make_whole(struct merge *m, const char *out)
 {
     char manifest[4200];
@@ -241,7 +241,7 @@ static enum err make_whole(struct merge *m, const char *out)
     return err;
 }
 
-/* OUT must be free. A job that is under way there keeps its place. */
+/* OUT must not exist (except with --overwrite), and no job may be writing OUT. */
 static enum err check_out(const struct config *c)
 {
     char path[4200];

@@ -1,4 +1,4 @@
-/* engine/cli/commands_plan.c - `plan`: what run would do here, or on another machine. */
+/* engine/cli/commands_plan.c - `plan`: predicts a job here, or on another machine. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "engine/api/words.h"
 #include "engine/cli/commands.h"
 
-/* A row of the table; the device has a column where the plan has one. */
+/* Prints a row of the table; with a device column if the plan uses a device. */
 static void print_bytes(const struct run *r, const char *what, int64_t device, int64_t ram,
                         int64_t disk)
 {
@@ -71,14 +71,14 @@ static void print_lanes(const struct run *r)
     }
 }
 
-/* Where a flag's words end: at the next flag. */
+/* The end of a flag and its value: the next flag, or the end of the text. */
 static const char *flag_end(const char *flag)
 {
     const char *next = strstr(flag, " --");
     return next ? next : flag + strlen(flag);
 }
 
-/* The flags of `other` that `freeze` has with other values. */
+/* The flags of `other` whose values differ from those of `freeze`. */
 static void other_flags(const char *freeze, const char *other, char *buf, size_t cap)
 {
     size_t at = 0;
@@ -116,7 +116,7 @@ static void print_alternatives(const struct explain *e, const struct run *r)
     }
 }
 
-/* On what the perplexities were measured, each once. */
+/* Prints the source of each perplexity, once. */
 static void print_sources(const struct explain *e)
 {
     const char *said[EXPLAIN_HELPS * VARIANT_CHANGES];
@@ -134,7 +134,7 @@ static void print_sources(const struct explain *e)
         }
 }
 
-/* Alternatives and helps, beside the flags that repeat the plan. */
+/* Prints alternatives and helps, as flags to add to those that repeat the plan. */
 static void print_explained(const struct explain *e, const struct run *r)
 {
     print_alternatives(e, r);
@@ -158,8 +158,7 @@ static void print_explained(const struct explain *e, const struct run *r)
     print_sources(e);
 }
 
-/* The plan for people: tables of tiers and lanes, the prediction, the flags that repeat it, and
- * what explains it. */
+/* Prints tables of tiers and lanes, the prediction, the flags that repeat the plan, and why. */
 static void print_plan(const struct run *r, const struct explain *e)
 {
     const struct plan *p = &r->decision.plan;

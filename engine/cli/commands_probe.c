@@ -1,8 +1,7 @@
 /* engine/cli/commands_probe.c - `probe`: measures this machine, prints or writes a machine file.
  *
- * Owns: the form of the answer. Refuses: to read the cache: this command measures, or (--reset)
- * Owns: the form of the answer. Refuses: to read the cache: this command measures, or (--reset)
- * empties it. Without -o the machine file itself is the data on stdout, so that `sluice probe >
+ * Owns: the form of the answer. Refuses: reading the cache: this command measures, or (--reset)
+ * empties the cache. Without -o the machine file is printed on stdout, so `sluice probe >
  * machine.cfg` works too. */
 #include <jansson.h>
 #include <stdio.h>
@@ -16,9 +15,9 @@
 #include "offload/probe.h"
 #include "offload/probe_cache.h"
 
-#define SPREAD_LARGE 0.2 // of the value
+#define SPREAD_LARGE 0.2 // relative to the value
 
-/* Every rate by its key, as a number; `spreads` holds [spread, samples] of each. */
+/* Prints every rate by its key, as a number; `spreads` holds [spread, samples] of each. */
 static enum err print_json(const struct machine *m, const struct compute_setup *s)
 {
     json_t *spreads = json_object();
@@ -41,7 +40,7 @@ static enum err print_json(const struct machine *m, const struct compute_setup *
     return bad ? fail(ERR_IO, "stdout: cannot be written") : OK;
 }
 
-/* Somebody else was busy meanwhile, or the rate is not one number. */
+/* Warns of rates with a large spread: other processes were busy, or the rate varies. */
 static void warn_of_spreads(const struct machine *m)
 {
     for (int i = 0; i < N_MACHINE_RATES; i++)
@@ -73,7 +72,7 @@ static enum err print_machine(const struct machine *m, const struct config *c,
     return n > 0 && fputs(text, stdout) >= 0 ? OK : fail(ERR_IO, "stdout: cannot be written");
 }
 
-/* What is forgotten is of every model and every folder: the next run measures again. */
+/* Removes the measurements for every model and folder; the next run measures again. */
 static enum err reset(const struct config *c)
 {
     char dir[4096];

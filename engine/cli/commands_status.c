@@ -1,4 +1,4 @@
-/* engine/cli/commands_status.c - `status`: a job seen from another shell (see job_status.h). */
+/* engine/cli/commands_status.c - `status`: a job's state, for another shell (see job_status.h). */
 #include "engine/cli/commands.h"
 
 #include <stdio.h>
@@ -98,7 +98,7 @@ enum err command_status(const struct config *c)
     struct stat file;
     char in_dir[4200];
     const char *out = c->args[0];
-    if (stat(out, &file) == 0 && S_ISDIR(file.st_mode)) { // of --work-dir
+    if (stat(out, &file) == 0 && S_ISDIR(file.st_mode)) { // a folder of --work-dir
         snprintf(in_dir, sizeof in_dir, "%.4096s/%s", out, SPOOL_OUT);
         out = in_dir;
     }

@@ -13,7 +13,7 @@
 #define VARIANTS_MAX  18
 #define VARIANT_BYTES 100
 
-/* What a layer of this model is, where models differ. */
+/* Names the parts of a layer that differ between models. */
 static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES])
 {
     static const char *const norms[] = {"RMSNorm", "LayerNorm"};
@@ -102,7 +102,7 @@ static void print_shape(const struct model *m)
            (long long)s->n_layers * s->n_kv_heads * s->head_dim * 2 * 2);
 }
 
-/* What the model file has and the pack has not; nothing of a pack, or of a config. */
+/* Tensors of the model file that the pack lacks; empty for a pack or a config. */
 static struct family_unused unused_of(const char *model)
 {
     struct family_unused u = {0};
@@ -116,7 +116,7 @@ static struct family_unused unused_of(const char *model)
     return u;
 }
 
-/* Which ids stand around a text and end one; null for a model without a tokenizer. */
+/* The ids added around a text and those that end one; null without a tokenizer. */
 static json_t *tokenizer_json(const struct tokenizer *tok)
 {
     int64_t n_bos = 0, n_eos = 0;
@@ -201,7 +201,7 @@ enum err command_inspect(const struct config *c)
     return err;
 }
 
-/* {"text"} or {"messages"} to ids. The caller owns the answer. */
+/* Encodes {"text"} or {"messages"}. The caller owns the answer. */
 static enum err encode_row(struct opened *o, const json_t *row, json_t **answer)
 {
     const json_t *messages = json_object_get(row, "messages"), *text = json_object_get(row, "text");
@@ -287,7 +287,7 @@ enum err command_tokenize(const struct config *c)
         if (answer) {
             json_dumpf(answer, stdout, JSON_COMPACT);
             putchar('\n');
-            fflush(stdout); // who asks row by row reads the answer before the next one
+            fflush(stdout); // a caller may wait for each answer before the next row
         }
         json_decref(row);
         json_decref(answer);

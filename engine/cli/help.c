@@ -1,6 +1,6 @@
 /* engine/cli/help.c - see help.h: help for a terminal, from the tables of engine/api/config.c.
  *
- * Owns: wrapping and the order of flags. Refuses: other forms of the same tables (help_pages.c,
+ * Owns: wrapping and the order of flags. Refuses: other output formats (help_pages.c,
  * help_completion.c). */
 #include "engine/cli/help_impl.h"
 
@@ -11,7 +11,7 @@
 
 #include "policy/evict.h"
 
-#define WIDTH       80 // where neither a terminal nor COLUMNS says
+#define WIDTH       80 // if neither the terminal nor COLUMNS sets a width
 #define WIDTH_LEAST 40
 #define WIDTH_MOST  120 // longer lines are hard to read
 #define TEXT_COLUMN 28
@@ -27,8 +27,7 @@ static int width_read(void)
     return width < WIDTH_LEAST ? WIDTH_LEAST : width > WIDTH_MOST ? WIDTH_MOST : width;
 }
 
-/* Words of a text behind what fills `column` columns of this line; further lines begin at `indent`.
- */
+/* Prints a text wrapped at `width` from `column` of this line; other lines begin at `indent`. */
 static void wrap(FILE *f, const char *text, int column, int indent, int width)
 {
     while (*text) {
@@ -47,7 +46,7 @@ static void wrap(FILE *f, const char *text, int column, int indent, int width)
     fputc('\n', f);
 }
 
-/* A name at column 2, its text from TEXT_COLUMN on: on the next line where the name is longer. */
+/* Prints a name at column 2 and its text at TEXT_COLUMN, below a name that is too long. */
 static void entry(FILE *f, const char *name, const char *text, int width)
 {
     int n = fprintf(f, "  %s", name);
@@ -78,7 +77,7 @@ static void flag(const struct knob *k, int width)
     entry(stdout, name, text, width);
 }
 
-/* Among names apart by blanks. */
+/* 1 if `name` is in a list separated by blanks. */
 static int is_listed(const char *list, const char *name)
 {
     size_t n = strlen(name);
@@ -126,7 +125,7 @@ static void policies(int width)
         entry(stdout, evict_policy_name(i), evict_policy_goes(i), width);
 }
 
-/* `bench` has flags only through its subcommands. */
+/* Prints the subcommands of `bench`, which have its flags. */
 static void subcommands(const char *name, int width)
 {
     size_t n = strlen(name);
@@ -162,7 +161,7 @@ void help_usage(FILE *f)
     for (int i = 0; i < config_n_commands; i++) {
         const struct config_command_row *c = &config_commands[i];
         if (strchr(c->name, ' '))
-            continue; // of bench, whose help lists them
+            continue; // a bench subcommand, listed in the help of bench
         int n = fprintf(f, "  sluice %-9s ", c->name);
         wrap(f, c->usage, n, n, width);
         fprintf(f, "%*s", n, "");

@@ -1,8 +1,8 @@
-/* engine/cli/help_completion.c - completion of words for bash, zsh and fish, from the tables of
- * flags and commands.
+/* engine/cli/help_completion.c - completion for bash, zsh and fish, from the tables of flags and
+ * commands.
  *
- * Owns: what is offered where: commands, the flags of the command, the words of a flag's value.
- * Refuses: file names, which each shell completes itself. */
+ * Owns: completion of commands, of a command's flags, and of a flag's words. Refuses: file names,
+ * which each shell completes itself. */
 #include "engine/cli/help_impl.h"
 
 #include <ctype.h>
@@ -10,9 +10,9 @@
 
 #include "policy/evict.h"
 
-#define OTHERS "help version" // commands that have no row of their own
+#define OTHERS "help version" // commands without a row in the table
 
-/* What may stand behind a flag, words apart by blanks: the lower-case words of a|b|c. */
+/* The words that may follow a flag, separated by blanks: the lower-case words of a|b|c. */
 static void values_of(const struct knob *k, char *list, size_t cap)
 {
     *list = 0;
@@ -39,14 +39,14 @@ static int is_folder(const struct knob *k)
     return strcmp(k->value, "DIR") == 0;
 }
 
-/* "throughput" of "bench throughput"; NULL: the command is one word. */
+/* "throughput" of "bench throughput"; NULL for commands of one word. */
 static const char *second_word(const struct config_command_row *c)
 {
     const char *blank = strchr(c->name, ' ');
     return blank ? blank + 1 : NULL;
 }
 
-/* The first words of commands, or the second ones of bench. */
+/* Prints the first words of all commands, or the second words of bench. */
 static void print_words(int second)
 {
     for (int i = 0, n = 0; i < config_n_commands; i++) {
@@ -106,7 +106,7 @@ static void bash(void)
 
 /* ---- zsh ---- */
 
-/* Inside '...' and, of _arguments, inside [...] or behind a colon. */
+/* Escapes a text inside '...' and, for _arguments, inside [...] or after a colon. */
 static void zsh_text(const char *text)
 {
     for (; *text; text++) {

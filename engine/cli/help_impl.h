@@ -1,4 +1,4 @@
-/* engine/cli/help_impl.h - what the forms of help share; private to engine/cli/help*.c. */
+/* engine/cli/help_impl.h - shared by the output formats of help; private to engine/cli/help*.c. */
 #ifndef ENGINE_CLI_HELP_IMPL_H
 #define ENGINE_CLI_HELP_IMPL_H
 
@@ -25,7 +25,7 @@
     "$SLUICE_CACHE_DIR, else $XDG_CACHE_HOME/sluice, else ~/.cache/sluice: packs and what was "    \
     "measured of this machine."
 
-/* The default that help shows in brackets; NULL: the text of the flag says what happens. */
+/* The default that help shows in brackets; NULL: the flag's text explains the default. */
 const char *help_default(const struct knob *k);
 /* All commands and flags as tables of markdown, on stdout. */
 void help_markdown(void);

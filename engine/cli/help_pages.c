@@ -1,5 +1,4 @@
-/* engine/cli/help_pages.c - the tables of flags and commands as pages: markdown, and roff for man.
- */
+/* engine/cli/help_pages.c - the tables of flags and commands as markdown, and as roff for man. */
 #include "engine/cli/help_impl.h"
 
 #include <stdio.h>
@@ -8,7 +7,7 @@
 #include "engine/api/version.h"
 #include "policy/evict.h"
 
-/* A text in a cell of a markdown table. */
+/* Prints a text in a cell of a markdown table. */
 static void cell(const char *text)
 {
     for (; *text; text++) {
@@ -18,7 +17,7 @@ static void cell(const char *text)
     }
 }
 
-/* The commands that take a flag: bench where all of its subcommands do, else bench ops/io. */
+/* Prints the commands that take a flag: bench if all of its subcommands do, else bench ops/io. */
 static void takers(int commands)
 {
     int all = 0, n = 0;
@@ -88,7 +87,7 @@ void help_markdown(void)
 
 /* ---- the man page ---- */
 
-/* A text in roff: hyphens that may be typed are minus signs, and no line begins with a command. */
+/* Escapes for roff: typed hyphens become minus signs, and no line begins with a command. */
 static void roff(const char *text)
 {
     if (*text == '.' || *text == '\'')
@@ -97,7 +96,7 @@ static void roff(const char *text)
         printf(*text == '\\' ? "\\e" : *text == '-' ? "\\-" : "%c", *text);
 }
 
-/* A word in bold or italics, and what follows it. */
+/* Prints a word in bold or italics, and the text after it. */
 static void roff_font(char font, const char *word, const char *after)
 {
     printf("\\f%c", font);

@@ -1,4 +1,4 @@
-/* engine/cli/main.c - the verbs, the signals, the exit code. The only exit() of the program. */
+/* engine/cli/main.c - commands, signals, the exit code. The only exit() of the program. */
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -28,9 +28,9 @@ static const struct {
     {CMD_MERGE, command_merge}, {CMD_TOKENIZE, command_tokenize}, {CMD_CACHE, command_cache}};
 #define N_COMMANDS (int)(sizeof commands / sizeof commands[0])
 
-static atomic_int interrupted; // by SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU
+static atomic_int interrupted; // set by SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU
 
-/* The first signal stops at the next step; the second at once: what is journaled stays valid. */
+/* The first signal stops the run at the next step, the second at once: the journal stays valid. */
 static void on_signal(int number)
 {
     (void)number;
@@ -40,7 +40,7 @@ static void on_signal(int number)
 }
 
 #ifndef __SANITIZE_ADDRESS__
-/* hwloc dies where it gets no memory (offload/machine.h): that has a line and a code, too. */
+/* libhwloc crashes when it gets no memory (offload/machine.h): exits with a message and ERR_FIT. */
 static void on_crash(int number)
 {
     static const char text[] =
@@ -49,30 +49,30 @@ static void on_crash(int number)
         ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
         _Exit(n > 0 ? ERR_FIT : ERR_INTERNAL);
     }
-    signal(number, SIG_DFL); // what happened happens again, and ends us as it would have
+    signal(number, SIG_DFL); // the fault repeats and ends the process as before
 }
 #endif
 
 static void catch_signals(void)
 {
-    /* SIGXCPU: ulimit -t. SIGUSR1: what Slurm sends before a job's time is over. A signal that was
-     * ignored from the start stays so: nohup ignores SIGHUP, a script's `&` ignores SIGINT. */
+    /* SIGXCPU: ulimit -t. SIGUSR1: sent by Slurm before a job's time is over. A signal ignored at
+     * the start stays ignored: nohup ignores SIGHUP, a script's `&` ignores SIGINT. */
     static const int stops[] = {SIGXCPU, SIGINT, SIGTERM, SIGHUP, SIGUSR1};
     const struct sigaction stop = {.sa_handler = on_signal};
     struct sigaction before;
     for (size_t i = 0; i < sizeof stops / sizeof *stops; i++)
         if (sigaction(stops[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(stops[i], &stop, NULL);
-#ifndef __SANITIZE_ADDRESS__ // which has its own
+#ifndef __SANITIZE_ADDRESS__ // ASan has its own
     signal(SIGSEGV, on_crash);
     signal(SIGABRT, on_crash);
 #endif
-    signal(SIGXFSZ, SIG_IGN); // a file size limit is a write error, not the end of the process
+    signal(SIGXFSZ, SIG_IGN); // exceeding a file size limit is then a write error
     signal(SIGPIPE, SIG_IGN);
 }
 
-/* Descriptors 0 to 2 that the caller closed are taken: the next file opened would pass for stdout.
- * A closed stdout can be read only, so that data for it is an error, as on a full disk. */
+/* Opens /dev/null for closed descriptors 0 to 2, else the next opened file would act as stdout. A
+ * closed stdout becomes read-only, so writing data to it is an error, as on a full disk. */
 static void keep_standard_files(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -80,7 +80,7 @@ static void keep_standard_files(void)
             (void)!open("/dev/null", fd == STDOUT_FILENO ? O_RDONLY : O_RDWR);
 }
 
-/* The exit code; what stands on stdout has arrived, or that is the error. */
+/* The exit code; ERR_IO if the text on stdout could not be written. */
 static int finish(enum err err)
 {
     int lost = ferror(stdout), flushed = fflush(stdout) == 0;
@@ -102,7 +102,7 @@ static enum err command_call(enum config_command id, const struct config *c)
     return commands[i].run(c);
 }
 
-/* Variables that are numbers: a word would pass for 0. */
+/* Checks variables that are numbers: a word would be read as 0. */
 static enum err check_environment(void)
 {
     static const struct {
@@ -122,11 +122,11 @@ static enum err check_environment(void)
     return OK;
 }
 
-/* A container's user may have no home: a job then keeps packs beside OUT. */
+/* In a container the user may have no home: then a job keeps packs beside OUT. */
 static void cache_beside_out(const struct config *c, enum config_command command)
 {
     char dir[4096], beside[4096];
-    const char *asked = getenv("SLUICE_CACHE_DIR"); // a folder that somebody chose is not replaced
+    const char *asked = getenv("SLUICE_CACHE_DIR"); // a folder set by the user is not replaced
     if (!(command & (CMD_RUN | CMD_SCORE)) || !c->out || (asked && *asked) ||
         pack_cache_dir(dir, sizeof dir) == OK ||
         snprintf(beside, sizeof beside, "%s.cache", c->out) >= (int)sizeof beside)
@@ -167,7 +167,7 @@ static int sluice(int argc, char **argv)
     log_level_max = config.quiet ? LOG_ERROR : config.verbose ? LOG_DEBUG : LOG_INFO;
     err = check_environment();
     if (err == OK)
-        err = outputs_check(&config, command->id); // before anything else happens
+        err = outputs_check(&config, command->id); // before any file is opened
     if (err == OK)
         cache_beside_out(&config, command->id);
     return finish(err == OK ? command_call(command->id, &config) : err);
@@ -185,14 +185,14 @@ static void *run_call(void *arg)
     return NULL;
 }
 
-/* Under a small `ulimit -s` the program runs on a stack of its own. Signals go there too: what it
- * waits in shall be interrupted. */
+/* With a small `ulimit -s` the program runs on a thread with a larger stack. Signals are delivered
+ * to that thread, so that its system calls are interrupted. */
 static int run_apart(struct call *call)
 {
     pthread_t thread;
     sigset_t all;
     if (thread_start(&thread, run_call, call) != 0)
-        return sluice(call->argc, call->argv); // no thread to be had: the small stack has to do
+        return sluice(call->argc, call->argv); // no thread available: use the small stack
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, NULL);
     pthread_join(thread, NULL);
@@ -203,8 +203,8 @@ int main(int argc, char **argv)
 {
     struct call call = {.argc = argc, .argv = argv};
     struct rlimit stack;
-    mallopt(M_ARENA_MAX, 1); // what one thread gives back serves all: the plan counts text once
-    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); // a long line's buffers go back to the system
+    mallopt(M_ARENA_MAX, 1); // memory freed by a thread serves all: the plan counts text once
+    mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); // buffers of a long line are returned to the system
     keep_standard_files();
     log_begin();
     catch_signals();

@@ -1,7 +1,7 @@
 /* engine/cli/spool.c - see spool.h.
  *
- * Note: the file appears by rename, whole; a run that is killed while it still
- * reads leaves OUT.input as it was. */
+ * Note: the file appears by rename, complete; a run killed while reading leaves OUT.input
+ * unchanged. */
 #include "engine/cli/spool.h"
 
 #include <errno.h>
@@ -30,10 +30,9 @@ static enum err write_block(int fd, const char *path, const char *data, ssize_t 
     return OK;
 }
 
-/* All of standard input into fd. */
 static enum err copy_stdin(const struct config *c, int fd, const char *path, int64_t *n_bytes)
 {
-    static char block[COPY_BYTES]; // a small stack has no room for it
+    static char block[COPY_BYTES]; // too large for a small stack
     *n_bytes = 0;
     for (;;) {
         ssize_t n = read(STDIN_FILENO, block, sizeof block);
@@ -49,7 +48,7 @@ static enum err copy_stdin(const struct config *c, int fd, const char *path, int
     }
 }
 
-/* Does the file `fd` begin with all of the file `old`? */
+/* 1 if the file `fd` begins with all of the file `old`. */
 static int begins_with(int fd, int old)
 {
     static char a[COPY_BYTES], b[COPY_BYTES];
@@ -108,7 +107,7 @@ enum err spool_look(const struct config *c, char *path, int cap)
         return fail(ERR_IO, "%.512s: %s (TMPDIR)", path, strerror(errno));
     unlink(path);
     enum err err = copy_stdin(c, fd, path, &n_bytes);
-    snprintf(path, (size_t)cap, "/proc/self/fd/%d", fd); // stays open: the process is the owner
+    snprintf(path, (size_t)cap, "/proc/self/fd/%d", fd); // kept open: owned by the process
     return err;
 }
 
@@ -149,11 +148,10 @@ static enum err stdout_failed(int interrupted, int why)
     return fail(ERR_IO, "stdout: %s; the rows are in %.300s", strerror(why), out_path);
 }
 
-/* OUT onto stdout. */
 static enum err copy_out(const struct config *c)
 {
     static char block[COPY_BYTES];
-    const int before = *c->interrupted; // a signal that came too late to stop the job
+    const int before = *c->interrupted; // a signal after the job's end
     int fd = open(out_path, O_RDONLY | WHOLE_OPEN);
     enum err err = fd < 0 ? fail(ERR_IO, "%.512s: %s", out_path, strerror(errno)) : OK;
     for (ssize_t n = 0; err == OK && (n = read(fd, block, sizeof block)) != 0;) {
@@ -170,7 +168,7 @@ static enum err copy_out(const struct config *c)
     return err;
 }
 
-/* A folder of our own, once its rows are on stdout. */
+/* Removes a folder created by sluice, after its rows were copied to stdout. */
 static void remove_folder(void)
 {
     char path[sizeof out_path + 16];
@@ -192,7 +190,7 @@ enum err spool_out_end(const struct config *c, enum err err)
         remove_folder();
     if (c->work_dir || rmdir(work_dir) == 0)
         return err;
-    snprintf(text, sizeof text, "%s", err_text()); // the folder has rows
+    snprintf(text, sizeof text, "%s", err_text()); // the folder still contains rows
     return fail(err, "%s; the job is kept: the same command with --work-dir %.300s goes on", text,
                 work_dir);
 }
