@@ -1,10 +1,10 @@
-/* bench/attention.c - `bench attention`: how sparse a model's attention is, layer by layer and head
- * by head, how much of it heavy hitters have, and how alike the sets are that KV policies keep.
+/* bench/attention.c - `bench attention`: how sparse a model's attention is, per layer and head, the
+ * share of heavy hitters, and how similar the sets are that KV policies keep.
  *
- * Owns: which prompts, the passes over them, the rows. Refuses: a forward pass of its own: each is
- * a row of `score`, on a CPU that is looked at (attention_look.c). Note: a prompt
- * attends in full whatever the policy, so the figures come from one pass, and each policy's kept
- * positions, chosen by the engine itself, from one more. */
+ * Owns: the choice of prompts, the passes over them, the rows. Refuses: its own forward pass: each
+ * pass is a row of `score`, on a CPU whose launches are observed (attention_look.c). Note: a prompt
+ * attends in full under every policy, so all figures come from one pass; each policy's kept
+ * positions, chosen by the engine, need one more pass. */
 #include "bench/attention.h"
 
 #include <stdio.h>
@@ -42,7 +42,7 @@ static enum err drop_scored(void *ctx, const struct job_result *result)
     return result->error ? fail(ERR_INPUT, "prompt: %s", result->error->message) : OK;
 }
 
-/* One prompt alone through all layers. */
+/* Runs one prompt through all layers. */
 static enum err walk_prompt(struct attention *a, const int32_t *ids, const struct evict *evict)
 {
     struct run *r = a->run;
@@ -109,7 +109,7 @@ static enum err print_head(struct attention *a, int layer, int head)
     return bench_row(&a->table, row);
 }
 
-/* Over all layers and heads. */
+/* Prints means over all layers and heads. */
 static void print_means(struct attention *a)
 {
     const struct look *l = &a->look;
@@ -179,7 +179,7 @@ enum err bench_attention(const struct config *c)
         return fail(ERR_FIT, "no memory for the figures of attention");
     a->config = *c;
     a->config.compares_policies = 1;
-    a->config.limit = max_i64(c->limit, 1); // a pass a policy: all of a text takes long
+    a->config.limit = max_i64(c->limit, 1); // one pass per policy: a whole text would take long
     enum err err = attention(a);
     char why[1024];
     snprintf(why, sizeof why, "%s", err_text());

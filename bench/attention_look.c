@@ -1,4 +1,4 @@
-/* bench/attention_look.c - see attention.h: a CPU whose launches are looked at. */
+/* bench/attention_look.c - see attention.h: a CPU device that observes launches. */
 #include "bench/attention.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ static int downward(const void *a, const void *b)
 
 /* ---- one query ---- */
 
-/* exp(logit - greatest) of keys [low, query] into w; their sum and, with a sink, what it adds. */
+/* Writes exp(logit - greatest) of keys [low, query] to w; returns their sum, with the sink. */
 static double query_weights(const struct look *l, const struct attend_prompt_args *a,
                             const float *keys, int head, int64_t token, int low, int query,
                             double *w)
@@ -105,7 +105,7 @@ static void look_heads(void *ctx, int thread, int n_threads)
 
 /* ---- a layer ---- */
 
-/* A line through (log rank, log weight). */
+/* Fits a line through (log rank, log weight). */
 static void fit_power(const double *sorted, int n, double *power, double *r2)
 {
     double x = 0, y = 0, xx = 0, xy = 0, yy = 0, m = 0;
@@ -118,7 +118,7 @@ static void fit_power(const double *sorted, int n, double *power, double *r2)
     *r2 = sx > 0 && sy > 0 ? sxy * sxy / (sx * sy) : 0;
 }
 
-/* The mass of a head becomes figures, added to those of other prompts, and is gone. */
+/* Adds a head's figures for this prompt to the sums and clears its mass. */
 static void end_head(struct look *l, int head)
 {
     static const double shares[] = {0.05, 0.10, 0.20};
@@ -144,7 +144,7 @@ static void end_head(struct look *l, int head)
     l->seen[head] = 0;
 }
 
-/* As --kv-dump lists them: slots of pages, then the ring's last tokens. */
+/* Like --kv-dump: slots of pages, then the ring's last tokens. */
 static void keep_layer(struct look *l, const struct prompt_keep_args *a)
 {
     const int ring = a->kv.rings ? evict_ring_slots(&a->limits) : 0, n = a->n_prompt;
@@ -164,11 +164,10 @@ static void keep_layer(struct look *l, const struct prompt_keep_args *a)
     }
 }
 
-/* A prompt is alone in its pass: its layers come one after the other, the tiles of one before what
- * it keeps of that layer. */
+/* A pass has one prompt, so the layers arrive in order, each as tiles, then prompt_keep. */
 static void look_launch(struct stream *s, enum op op, const struct ops *ops, const void *args)
 {
-    struct look *l = (struct look *)(void *)s->device; // its first member
+    struct look *l = (struct look *)(void *)s->device; // first member
     device_cpu()->api->launch(s, op, ops, args);
     if (op == OP_attend_prompt && l->set < 0) {
         const struct attend_prompt_args *a = args;

@@ -1,9 +1,8 @@
 /* bench/bench.c - `bench`: the sub-commands, and the table that they print.
  *
- * Owns: text, CSV and JSON of the same rows. Refuses: columns that change from row to row.
- * Note: text and CSV rows are printed at once, so that a long benchmark that is
- * stopped has lost nothing. A CSV has one line of names and then rows, as pandas.read_csv wants it:
- * what the head says has a column of its own. */
+ * Owns: text, CSV and JSON of the same rows. Refuses: rows with different columns. Note: text and
+ * CSV rows are printed at once, so a stopped benchmark loses no finished row. A CSV has one line of
+ * names and then rows, as pandas.read_csv expects: each fact of the head has its own column. */
 #include "bench/bench.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@
 
 #define COMMAND_MAX 4096
 
-/* The words of this process, the first without its folder; with blanks in one, it is quoted. */
+/* The command line of this process, without the program's folder; quotes words with blanks. */
 static void command_read(char *text, size_t cap)
 {
     char words[COMMAND_MAX];
@@ -86,7 +85,7 @@ static void value_text(char *text, size_t cap, const json_t *value, int digits)
         snprintf(text, cap, "%s", json_is_string(value) ? json_string_value(value) : "");
 }
 
-/* Quoted where it has to be; a quote inside is doubled. */
+/* Quotes if needed; a quote inside is doubled. */
 static void print_csv(const char *text)
 {
     if (!strpbrk(text, ",\" \n")) {
@@ -99,7 +98,7 @@ static void print_csv(const char *text)
     putchar('"');
 }
 
-/* People read whole sizes in MiB; programs get bytes. */
+/* Sizes are printed in MiB for people, in bytes for programs. */
 static int is_size(const char *key, const json_t *value)
 {
     size_t n = strlen(key), end = strlen("_bytes");
@@ -121,7 +120,7 @@ static void print_cell(const struct bench_table *t, const char *key, const json_
     printf("%s%*s", first ? "" : "  ", json_is_string(value) ? -width : width, text);
 }
 
-/* A key that the first row lacks would shift what follows, so columns are looked up by name. */
+/* Columns are looked up by name, because a missing key would shift the following values. */
 static void print_row(const struct bench_table *t, const json_t *row)
 {
     const char *key;
@@ -154,7 +153,7 @@ static void print_names(const struct bench_table *t)
             snprintf(name + strlen(name) - strlen("bytes"), sizeof "mib", "mib");
         if (t->config->csv)
             printf("%s%s", first ? "" : ",", key);
-        else // names stand above their numbers
+        else // right-aligned like the numbers below
             printf("%s%*s", first ? "" : "  ", json_is_string(column) ? -width : width, name);
         first = 0;
     }
@@ -181,7 +180,7 @@ enum err bench_row(struct bench_table *t, json_t *row)
     return OK;
 }
 
-/* "a, b" of a list. */
+/* Joins a list: "a, b". */
 static void list_text(char *text, size_t cap, const json_t *list)
 {
     size_t n = 0;
@@ -274,7 +273,7 @@ enum err bench_policies(const struct config *c, int policies[], int *n)
     return OK;
 }
 
-/* With -o the file gets what would stand on stdout; also the rows of a bench that was stopped. */
+/* With -o the output goes to the file instead of stdout; a stopped benchmark keeps its rows. */
 static enum err run_to_file(enum err (*run)(const struct config *c), const struct config *c)
 {
     static struct whole_file file;
@@ -298,7 +297,7 @@ static enum err run_to_file(enum err (*run)(const struct config *c), const struc
     if (lseek(STDOUT_FILENO, 0, SEEK_END) > 0)
         written = whole_end(&file);
     else
-        whole_drop(&file); // refused before its first row
+        whole_drop(&file); // no row was printed
     return err != OK ? fail(err, "%s", why) : written;
 }
 

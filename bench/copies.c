@@ -1,9 +1,9 @@
-/* bench/copies.c - `bench copies`: what the link between RAM and a device carries.
+/* bench/copies.c - `bench copies`: the rates of the link between RAM and a device.
  *
- * Owns: the grid of direction x piece x depth, and how long a small copy waits behind large ones.
- * Pieces go as the mover sends them: `depth` in flight, each with a notify behind it, the next one
- * when any of them has landed. A card of PCIe 5.0 x16 carries about 55 GB/s a direction, one of
- * PCIe 3.0 x16 about 13; what is missing for small pieces is the wake after each of them. */
+ * Owns: the grid of direction x piece x depth, and the time that a small copy waits behind large
+ * ones. Pieces are sent as by the mover: `depth` in flight, each followed by a notify; the next one
+ * is queued when any has landed. A PCIe 5.0 x16 card transfers about 55 GB/s per direction, PCIe
+ * 3.0 x16 about 13; small pieces are slower because the host wakes after each. */
 #include "bench/bench.h"
 
 #include <pthread.h>
@@ -11,24 +11,24 @@
 #include "kernels/device.h"
 
 #define MIB       ((int64_t)1 << 20)
-#define RAM_BYTES (64 * MIB) // pinned: half of it for each direction
-#define CELL_S    0.1        // seconds of one cell, about
+#define RAM_BYTES (64 * MIB) // pinned: one half per direction
+#define CELL_S    0.1        // seconds per cell, about
 #define SMALL     4096       // bytes of a small copy
-#define TRIES     32         // small copies of one case; the median counts
-#define LOADED    8          // large copies ahead of a small one, as the mover keeps them
+#define TRIES     32         // small copies per case; the median counts
+#define LOADED    8          // large copies queued ahead of a small one, as by the mover
 #define LARGE     (8 * MIB)
 
 enum way { TO_DEVICE, FROM_DEVICE, N_WAYS };
 
-/* One direction: its stream, and what is under way on it. */
+/* One direction: its stream, and the copies in flight. */
 struct sender {
     struct stream *stream;
     uint8_t *ram, *device; // [RAM_BYTES / 2] each
     enum way way;
-    int64_t at; // where the next piece begins
+    int64_t at; // offset of the next piece
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int in_flight; // guarded by `lock`, as are these
+    int in_flight; // guarded by `lock`, like the next fields
     enum err err;
 };
 
@@ -53,7 +53,7 @@ static void landed(void *ctx, enum err err)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Waits until at most `most` pieces are under way. */
+/* Waits until at most `most` pieces are in flight. */
 static enum err lane_wait(struct sender *l, int most)
 {
     pthread_mutex_lock(&l->lock);
@@ -80,7 +80,7 @@ static void lane_send(struct sender *l, const struct device_api *api, int64_t n_
     api->notify(l->stream, landed, l);
 }
 
-/* Bytes per second, over all lanes whose bit is in `ways`. */
+/* Bytes per second, summed over the directions with a bit in `ways`. */
 static enum err rate(struct copies *c, unsigned ways, int64_t piece, int depth, double *bytes_s)
 {
     const struct device_api *api = c->device->api;
@@ -131,8 +131,8 @@ static enum err rates(struct copies *c, int runs)
     return OK;
 }
 
-/* Microseconds from queueing a small copy on the ops' stream to knowing that it has landed, behind
- * n_large copies of the mover. */
+/* Microseconds from queueing a small copy on the ops' stream until the host knows that it has
+ * landed, behind n_large copies of the mover. */
 static enum err small_row(struct copies *c, int n_large)
 {
     const struct device_api *api = c->device->api;
@@ -176,7 +176,7 @@ static enum err copies_open(struct copies *c)
     return OK;
 }
 
-/* Streams end after what is queued on them, so nothing lands later. */
+/* Closing a stream waits for all queued copies, so nothing lands later. */
 static void copies_close(struct copies *c)
 {
     const struct device_api *api = c->device->api;

@@ -1,6 +1,6 @@
-/* bench/device.c - see device.h. Note: a small op runs shorter than it
- * takes the host to queue it, so a round begins with fills of memory that last as long as its calls
- * take to queue; the first event comes behind the fills. */
+/* bench/device.c - see device.h. Note: a small op takes less time than the host needs to queue it,
+ * so a round first queues fills of memory that last as long as queueing all calls; the first event
+ * follows the fills. */
 #include "bench/device.h"
 
 #include "bench/bench.h"
@@ -8,10 +8,10 @@
 #define MIB        ((int64_t)1 << 20)
 #define ALIGN      4096
 #define GATE_MOST  (256 * MIB)
-#define GATE_S     5e-5 // a fill lasts about this long
-#define GATES_MAX  64   // ahead of one round
-#define ROUND_MAX  256  // calls; a queue holds a thousand launches, and a call may be four of them
-#define WARM_CALLS 2    // that count for nothing: code is loaded, caches fill
+#define GATE_S     5e-5 // duration of a fill, about
+#define GATES_MAX  64   // per round
+#define ROUND_MAX  256  // calls; a queue holds a thousand launches, and a call may need four
+#define WARM_CALLS 2    // not counted: they load code and fill caches
 
 static enum err no_room(const char *what, int64_t n_bytes, int64_t room)
 {
@@ -33,7 +33,8 @@ static void gate_call(void *ctx)
     ops_fill(&g->d->ops, g->d->gate, 0, g->n_bytes);
 }
 
-/* n calls behind as many fills as `queued_s` asks for; sets what queueing one took now. */
+/* Queues n calls behind fills that last for n * *queued_s seconds. Sets *seconds per call, and
+ * *queued_s, the host's seconds to queue one. */
 static enum err round_run(struct bench_device *d, bench_call_fn call, void *ctx, int n,
                           double *seconds, double *queued_s)
 {
@@ -79,7 +80,7 @@ enum err bench_device_seconds(struct bench_device *d, bench_call_fn call, void *
     return OK;
 }
 
-/* As much memory as takes GATE_S to fill. */
+/* Finds how much memory takes GATE_S to fill. */
 static enum err gate_open(struct bench_device *d, int64_t room)
 {
     const struct device_api *api = d->device->api;
@@ -166,7 +167,7 @@ enum err bench_memory_send(struct bench_memory *m)
 void bench_memory_close(struct bench_memory *m)
 {
     struct bench_device *d = m->device;
-    if (d) { // whatever is still queued has run, or never will
+    if (d) { // wait for queued commands
         (void)wait_all(d);
         d->device->api->release(d->device, m->near.base, m->near_bytes);
     }
@@ -181,6 +182,6 @@ void bench_memory_spread(struct bench_memory *m, uint8_t *to, const uint8_t *uni
     const struct ops *ops = &m->device->ops;
     int64_t at = min_i64(unit_bytes, n_bytes);
     ops_copy(ops, to, unit, at);
-    for (; at < n_bytes; at += min_i64(at, n_bytes - at)) // what is there, behind itself
+    for (; at < n_bytes; at += min_i64(at, n_bytes - at)) // doubles the filled part
         ops_copy(ops, to + at, to, min_i64(at, n_bytes - at));
 }

@@ -1,7 +1,7 @@
-/* bench/device.h - what `bench ops` measures a device with: operands in its memory, its own clock.
+/* bench/device.h - measures a device for `bench ops`: operands in its memory, and its clock.
  *
- * Owns: a stream, two events and a stretch of memory that keeps the device busy while calls queue
- * up. Refuses: what is measured (bench/ops*.c). */
+ * Owns: a stream, two events and a block of memory whose filling keeps the device busy while calls
+ * are queued. Refuses: the choice of ops (bench/ops*.c). */
 #ifndef BENCH_DEVICE_H
 #define BENCH_DEVICE_H
 
@@ -12,48 +12,47 @@ struct bench_device {
     struct device *device;   // borrowed
     struct ops ops;          // its stream is owned here
     struct event *from, *to; // owned
-    void *gate;              // owned: [gate_bytes] of the device
+    void *gate;              // owned: [gate_bytes] in device memory
     int64_t gate_bytes;
-    int64_t gate_fill; // of them are filled ahead of a round
-    double gate_s;     // in so many seconds
-    double queued_s;   // host: of queueing one call, the least of the last measurement
-    int64_t room;      // bytes of its memory that operands may take at once
+    int64_t gate_fill; // bytes to fill ahead of a round
+    double gate_s;     // seconds per fill
+    double queued_s;   // host seconds to queue one call: least of the last measurement
+    int64_t room;      // bytes of device memory for operands at one time
 };
 
-/* room: bytes of the device's memory that all of it may take. ERR_FIT, ERR_DEVICE. Close it also
- * after an error. */
+/* room: bytes of device memory in all. ERR_FIT, ERR_DEVICE. Close it also after an error. */
 enum err bench_device_open(struct bench_device *d, struct device *device, const struct ops *ops,
                            int64_t room);
 void bench_device_close(struct bench_device *d);
 
 /* Queues one call. */
 typedef void (*bench_call_fn)(void *ctx);
-/* Seconds of a call on the device's clock: the mean of a window of many, which stand in its queue
- * before it comes to the first. ERR_DEVICE. */
+/* Seconds per call on the device's clock: the mean of many calls that were queued before the first
+ * one starts. ERR_DEVICE. */
 enum err bench_device_seconds(struct bench_device *d, bench_call_fn call, void *ctx,
                               double *seconds);
-/* The same of n calls once, nothing before them but what queues them up. */
+/* The same for n calls once, with only the fills before them. */
 enum err bench_device_burst(struct bench_device *d, bench_call_fn call, void *ctx, int n,
                             double *seconds);
 
-/* Operands: RAM that the host fills, and where ops read them: the same, or a copy of it in a
- * device's memory with more behind it. Carve `host`, which measures; open; carve `host` again, fill
- * it, send it, and carve `near`. */
+/* Operands: `host` is RAM that the host fills, `near` is where ops read: the same memory, or a copy
+ * in the device's memory followed by more_bytes. Carve `host` to measure; open; carve `host` again,
+ * fill and send it; then carve `near`. */
 struct bench_memory {
     struct bench_device *device; // borrowed; NULL: the CPU, whose `near` is `host`
-    int64_t more_bytes;          // what only the device has
-    struct arena host;           // owned; pinned where there is a device
+    int64_t more_bytes;          // device memory without a copy in RAM
+    struct arena host;           // owned; pinned for a device
     struct arena near;
     uint8_t *more; // [more_bytes], 4 KiB aligned
     int64_t near_bytes;
     int pinned;
 };
-/* ERR_FIT: more than may be taken; `what` names it. Close it also after an error. */
+/* ERR_FIT: needs more than the room; `what` names the operands. Close it also after an error. */
 enum err bench_memory_open(struct bench_memory *m, const char *what);
-/* What ops read becomes what the host filled. ERR_DEVICE. */
+/* Copies `host` to `near`. ERR_DEVICE. */
 enum err bench_memory_send(struct bench_memory *m);
 void bench_memory_close(struct bench_memory *m);
-/* Queues it all over [n_bytes] of the device: copies of a unit, which stands in m's host. */
+/* Queues copies of a unit, in m's host, to fill [n_bytes] of the device. */
 void bench_memory_spread(struct bench_memory *m, uint8_t *to, const uint8_t *unit,
                          int64_t unit_bytes, int64_t n_bytes);
 

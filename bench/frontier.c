@@ -1,11 +1,10 @@
-/* bench/frontier.c - `bench frontier`: what KV policies, budgets and formats cost and what they
- * bring: perplexity and pass keys found, against KV bytes and tokens a second.
+/* bench/frontier.c - `bench frontier`: cost and gain of KV policies, budgets and formats:
+ * perplexity and pass keys found, against KV bytes and tokens per second.
  *
- * Owns: the combinations, the rows that are scored, which of the points nothing beats. Refuses: a
- * loop of its own: rows are scored as `score` does, speed is what `plan` says, or what `bench
- * throughput` measures. Note: quality is kept by model in the cache folder
- * (engine/api/frontier_file.h), so that a benchmark that was stopped scores only what is missing,
- * and `plan` can tell it; speed is planned again every time. */
+ * Owns: the combinations, the rows to score, which points are not beaten. Refuses: its own loop:
+ * rows are scored as by `score`; speed comes from `plan`, or is measured as by `bench throughput`.
+ * Note: quality is stored per model in the cache folder (engine/api/frontier_file.h), so a stopped
+ * benchmark scores only missing points, and `plan` can show it; speed is always planned again. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,38 +17,38 @@
 #include "engine/api/version.h"
 #include "engine/cli/commands.h"
 
-#define SAME_SPEED 0.99 // what is measured no closer is no reason to lose more
+#define SAME_SPEED 0.99 // speeds within 1 % count as equal
 
 /* A policy, budget and format. */
 struct point {
     struct evict evict;
     enum kv_format format;
-    const char *budget;         // borrowed: as it was asked for; NULL: all slots
+    const char *budget;         // borrowed: as given by the user; NULL: all slots
     char kv[FRONTIER_KV];       // frontier_kv()
-    char name[FRONTIER_KV + 8]; // that and the format
+    char name[FRONTIER_KV + 8]; // kv and format
     double ppl, tokens_per_s;   // NAN: none
 };
 
 struct frontier {
-    struct config config; // the flags, with a job where they name none
+    struct config config; // the flags, with a default job
     struct run *run;
     struct bench_list budgets, formats;
-    struct point *points; // owned; the first is full bf16, what the others are compared with
+    struct point *points; // owned; all are compared with the first, full bf16
     int n_points;
-    int32_t *ids; // owned: of the text
+    int32_t *ids; // owned: ids of the text
     int64_t n_windows, n_needles;
     struct needles needles;
-    double *logprobs;         // owned: of each row of the job at hand, by its index
-    int64_t *tokens;          // owned: how many of it were scored
+    double *logprobs;         // owned: of each row of the current job, by index
+    int64_t *tokens;          // owned: number of scored tokens
     struct frontier_row base; // of the first point
-    int positions;            // --kv-positions, of all points but full
+    int positions;            // --kv-positions of all points except full
     char path[4200], text[64], conditions[17], job[17];
     struct bench_table table;
 };
 
 /* ---- the combinations ---- */
 
-/* A point's flags. `config` has thousands of bytes, so a point has none of its own. */
+/* The flags of a point. A point does not store them, because `config` has thousands of bytes. */
 static struct config config_of(const struct frontier *f, const struct point *p)
 {
     struct config c = f->config;
@@ -60,8 +59,8 @@ static struct config config_of(const struct frontier *f, const struct point *p)
     return c;
 }
 
-/* A fraction says only row by row whether it holds what is protected: better before hours of work.
- */
+/* Checks that the budget holds the protected slots; a fraction depends on the row, and hours of
+ * work would be lost later. */
 static enum err check_rows(const struct config *c, const struct evict *e)
 {
     struct evict_row row;
@@ -96,7 +95,7 @@ static enum err add_point(struct frontier *f, int policy, const char *budget, co
     return OK;
 }
 
-/* Full bf16 first, whatever was asked for; then format by format, all slots before fewer. */
+/* Full bf16 is always first; then by format, all slots before fewer. */
 static enum err read_points(struct frontier *f)
 {
     const struct config *c = &f->config;
@@ -125,8 +124,8 @@ static void take_point(struct run *r, const struct point *p)
     run_set_kinds(r);
 }
 
-/* Windows beyond the model's context are for points whose positions are ranks; the first of them is
- * then what the others are compared with. */
+/* Windows longer than the model's context need positions that are ranks: other points are left out,
+ * and the first remaining point becomes the reference. */
 static enum err fit_points(struct frontier *f)
 {
     const struct config *c = &f->config;
@@ -161,7 +160,7 @@ static void hash_text(uint64_t hash, char text[17])
     snprintf(text, 17, "%016" PRIx64, hash);
 }
 
-/* Of what is scored, and of what computes it: what fixes the bytes of a run, less its KV. */
+/* Hash of what is scored and how it is computed: the session's fingerprint without KV. */
 static void hash_conditions(struct frontier *f)
 {
     const char *computes = f->run->session->fingerprint, *kv = strstr(computes, "kv_policy=");
@@ -175,7 +174,7 @@ static void hash_conditions(struct frontier *f)
     hash_text(hash_bytes(computes, kv - computes, hash), f->conditions);
 }
 
-/* Of what a measured rate depends on: the job, the machine, where things may lie. */
+/* Hash of what a measured rate depends on: the job, the machine, the placement flags. */
 static void hash_job(struct frontier *f)
 {
     static const char *const flags[] = {
@@ -232,7 +231,7 @@ static enum err row_scored(void *ctx, const struct job_result *result)
     return OK;
 }
 
-/* The windows, the pass keys in them and, for the first point, the questions without a text. */
+/* The windows, the pass keys in them and, with `lost`, the questions without a text. */
 static enum err make_rows(struct frontier *f, int lost, struct request *rows, int64_t *n)
 {
     *n = f->n_windows;
@@ -242,7 +241,7 @@ static enum err make_rows(struct frontier *f, int lost, struct request *rows, in
     return OK;
 }
 
-/* Sums run by row, whatever order they came in. */
+/* Sums in row order, so the result does not depend on the order of completion. */
 static double mean(const double *x, int64_t n)
 {
     double sum = 0;
@@ -264,7 +263,7 @@ static void read_scores(const struct frontier *f, int lost, struct frontier_row 
     row->more = lost ? 0 : 100 * (row->ppl / f->base.ppl - 1);
 }
 
-/* One job of them all, planned and walked without a word but of what goes wrong. */
+/* Runs all rows as one job, printing errors only. */
 static enum err score_point(struct frontier *f, const struct point *p, struct frontier_row *row)
 {
     struct run *r = f->run;
@@ -291,7 +290,7 @@ static enum err score_point(struct frontier *f, const struct point *p, struct fr
     return OK;
 }
 
-/* As it is kept, or scored now and kept. */
+/* Finds the stored result, or scores the point and stores it. */
 static enum err find_quality(struct frontier *f, const struct point *p, struct frontier_row *row)
 {
     *row = (struct frontier_row){
@@ -319,8 +318,7 @@ static enum err find_quality(struct frontier *f, const struct point *p, struct f
 
 /* ---- speed ---- */
 
-/* Bytes that a row of the job holds in the end, all layers: pages, ring, positions, scores, ranks,
- * traits. */
+/* KV bytes of a finished row, all layers: pages, ring, positions, scores, ranks, traits. */
 static int64_t row_bytes(const struct run *r)
 {
     const struct shape *s = &r->model->shape;
@@ -365,7 +363,7 @@ static enum err plan_rate(struct frontier *f, const struct point *p, double *tok
     *tokens_per_s = err == OK && r->decision.time.job_s > 0
                         ? (double)r->work.output_tokens / r->decision.time.job_s
                         : NAN;
-    if (err == ERR_FIT) { // a point that has no speed here
+    if (err == ERR_FIT) { // this point does not fit here, so it has no speed
         log_line(LOG_WARN, "frontier: %s: %s", p->name, err_text());
         err = OK;
     }
@@ -380,7 +378,7 @@ static enum err find_rate(struct frontier *f, struct point *p, struct frontier_r
     if (row->tokens_per_s == 0) {
         struct config c = config_of(f, p);
         enum log_level level = log_level_max;
-        c.quiet = 1; // of its own report the row is what counts
+        c.quiet = 1; // only the row is printed
         log_level_max = LOG_ERROR;
         enum err err = bench_rate(&c, &row->tokens_per_s);
         log_level_max = level;
@@ -399,7 +397,7 @@ static json_t *number(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-/* 0: as if the text were not there, 1: as with all of it. */
+/* 0: as without the text, 1: as with the whole text. */
 static double retrieval(const struct frontier_row *base, const struct frontier_row *row)
 {
     double all = base->needle - base->no_needle;
@@ -446,7 +444,7 @@ static int beats(const struct point *a, const struct point *b)
            (a->tokens_per_s > b->tokens_per_s || a->ppl < b->ppl);
 }
 
-/* The points that no other point beats: as fast, as good, and better in one. */
+/* Prints the points that no other point beats: at least as fast and as good, and better in one. */
 static void print_best(struct frontier *f)
 {
     json_t *names = json_array();
@@ -512,8 +510,8 @@ enum err bench_frontier(const struct config *c)
     f->config.compares_policies = 1;
     f->positions = c->kv_positions;
     f->config.kv_positions =
-        EVICT_POSITIONS_TRUE;           // of the run that the points share, which keeps all
-    if (!config_given(c, "prompt-len")) // a row of the job is then a window of the text
+        EVICT_POSITIONS_TRUE;           // of the run shared by all points, which keeps all slots
+    if (!config_given(c, "prompt-len")) // the job's rows are then as long as the windows
         f->config.prompt_len = c->prefix;
     if (!config_given(c, "gen-len"))
         f->config.gen_len = c->window - c->prefix;

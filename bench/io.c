@@ -1,8 +1,8 @@
 /* bench/io.c - `bench io`: block size x depth x back end, reads and writes, on the disk of
- * --offload-dir (default: here).
+ * --offload-dir (default: the current folder).
  *
- * Owns: the grid. Refuses: the measuring (offload/disk_probe.c).
- * Note: writes come first, because reads read what they wrote. */
+ * Owns: the grid. Refuses: measuring (offload/disk_probe.c). Note: writes come first, because reads
+ * use the written blocks. */
 #include "bench/bench.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 #define MIB          (1 << 20)
 #define FILE_BYTES   (2048 * (int64_t)MIB)
-#define FLIGHT_BYTES (64 * (int64_t)MIB) // most in flight
+#define FLIGHT_BYTES (64 * (int64_t)MIB) // most bytes in flight
 #define CELL_SECONDS 0.5
 
 static enum err measure_cell(struct bench_table *t, struct disk_probe *d,

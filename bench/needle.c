@@ -9,13 +9,13 @@
 
 #define ASKED "\nThe secret number is"
 
-/* Five digits. */
+/* A key of five digits. */
 static int needle_key(uint64_t seed, int64_t i)
 {
     return 10000 + (int)(mix64(mix64(seed) + (uint64_t)i) % 90000);
 }
 
-/* What stands in the text, what asks for it, what answers. */
+/* The sentence in the text, the question, the answer. */
 struct parts {
     int32_t *told, *asked, *key; // owned
     int64_t n_told, n_asked, n_key;
@@ -43,7 +43,7 @@ static int64_t put(int32_t *to, int64_t at, const int32_t *ids, int64_t n)
     return at + n;
 }
 
-/* The text around the needle is a window's first tokens. */
+/* The text around the needle is the first tokens of a window. */
 static enum err row_make(const struct needles *n, int64_t i, int lost, const struct parts *p,
                          int64_t index, struct request *row)
 {

@@ -1,12 +1,12 @@
-/* bench/ops.c - `bench ops [OP] [-m MODEL]`: every op of OPS at the shapes of a model, against the
- * roof that was measured in the same process; on this CPU, or on the device that --device names.
+/* bench/ops.c - `bench ops [OP] [-m MODEL]`: every op of OPS at the shapes of a model, compared
+ * with the roof measured in the same process; on this CPU, or on the device of --device.
  *
- * Owns: the shapes, and what each op but matmul, decode (bench/ops_matmul.c, bench/ops_device.c)
- * and attend_forced (bench/ops_forced*.c) needs in FLOPs and bytes. Refuses: checking results
- * (ops_test). Note: cases take turns (struct bench_turns), so rows appear in the last one; `peak`
- * is the share of the register-only rate, `roof` is the least time that FLOPs at the register-only
- * rate or bytes at the RAM rate allow, over the time taken; small operands come from caches and may
- * show more than 1. */
+ * Owns: the shapes, and the FLOPs and bytes of each op except matmul, decode (bench/ops_matmul.c,
+ * bench/ops_device.c) and attend_forced (bench/ops_forced*.c). Refuses: checking results
+ * (ops_test). Note: cases take turns (struct bench_turns), so rows are printed in the last turn.
+ * `peak` is the share of the register-only rate. `roof` is the least time at the register-only rate
+ * of FLOPs or the RAM rate of bytes, over the time taken; small operands come from caches and may
+ * exceed 1. */
 #include "bench/bench.h"
 
 #include <math.h>
@@ -20,34 +20,33 @@
 
 struct sizes {
     int tokens;    // rows of the row ops
-    int prompt;    // tokens of attend_prompt's prompt, of which the last ones ask
-    int kept;      // slots that prompt_keep keeps
-    int head_rows; // of logits
+    int prompt;    // tokens of attend_prompt's prompt; the last ones are queries
+    int kept;      // slots kept by prompt_keep
+    int head_rows; // rows of logits
 };
 static const struct sizes cpu_sizes = {256, 512, 128, 64}; // 256: a tile of the line
-/* As large as an op needs to come from the device's memory, not its caches; halved until operands
- * fit. */
+/* Large enough for the device's memory instead of its caches; halved until operands fit. */
 static const struct sizes device_sizes = {2048, 2048, 512, 256};
-#define TOKENS_LEAST 128 // what is kept is then one page
-/* Of a model with experts nobody asks: so many, of so few outputs that device memory does not
- * matter. */
+#define TOKENS_LEAST 128 // the kept slots are then one page
+/* Experts for models without experts, with few outputs, so that they need little device memory. */
 #define EXPERTS      8
 #define EXPERTS_USED 2
-#define EXPERT_MOST  128 // outputs of one
+#define EXPERT_MOST  128 // outputs per expert
 
-/* Without -m. */
+/* The models without -m. */
 static const struct bench_model models[] = {
     {"smollm2-135m", 576, 9, 3, 64, 1536, HEAD_TILE, 64, 1, NORM_RMS},
     {"llama-1b", 2048, 32, 8, 64, 8192, HEAD_TILE, 64, 1, NORM_RMS},
     {"llama-3b", 3072, 24, 8, 128, 8192, HEAD_TILE, 128, 1, NORM_RMS},
 };
 
-/* What the ops of one model work on; everything but the weights. */
+/* Operands of the ops of one model, except weights. */
 struct operands {
     const struct bench_model *model;
     const struct ops *ops;
-    const struct operands *image; // the same as the host fills them: itself, unless on a device
-    struct bench_memory *memory;  // borrowed
+    const struct operands
+        *image; // filled by the host in RAM; this struct itself, except on a device
+    struct bench_memory *memory; // borrowed
     struct sizes n;
     struct kv_layout layout;
     float *x, *y;                  // [tokens, widest]
@@ -58,10 +57,10 @@ struct operands {
     float *scores;                 // [n_kv_heads, prompt]
     uint8_t *prompt;               // [prompt / 32 pages]
     int32_t *positions;            // [tokens]
-    int64_t *offsets;              // [tokens] of rows of bf16, from the last to the first
+    int64_t *offsets;              // [tokens] of rows of bf16, in reverse order
     int32_t *from;                 // [tokens / 2] every other row
     struct prompt_span *span;      // the last `tokens` of the prompt
-    struct kv_rows row;            // that prompt_keep leaves: one of kept / 32 pages
+    struct kv_rows row;            // result of prompt_keep, with kept / 32 pages
     int32_t *page_ids;             // [kept / 32]
     struct head_request *requests; // [head_rows]
     struct head_result *results;   // [head_rows]
@@ -154,7 +153,7 @@ static void operands_fill(struct operands *o)
     fill(o->v, n * kv);
     fill(o->norm, m->dim);
     for (int64_t i = 0; i < (int64_t)n * (m->head_dim / 2); i++)
-        o->angles[i] = 0.70710678f; // cosine and sine: x turns, call after call, and stays as large
+        o->angles[i] = 0.70710678f; // cosine and sine: repeated rotation of x keeps its size
     fill(o->logits, o->n.head_rows * HEAD_TILE);
     fill(o->scores, m->n_kv_heads * o->n.prompt);
     for (int i = 0; i < o->n.prompt; i++)
@@ -169,7 +168,7 @@ static void operands_fill(struct operands *o)
     }
     for (int i = 0; i < n / 2; i++)
         o->from[i] = 2 * i;
-    memset((void *)(uintptr_t)o->experts.panels, 0x3c, // about 0.01 in any format of floats
+    memset((void *)(uintptr_t)o->experts.panels, 0x3c, // about 0.01 in any float format
            (size_t)weight_bytes(o->experts.layout, o->experts.dtype, o->experts.n, o->experts.k));
     *o->span = (struct prompt_span){.n_prompt = o->n.prompt, .first = o->n.prompt - n, .n = n};
 }
@@ -195,7 +194,7 @@ static void case_call(void *ctx)
     c->b->call(c->o, c->b->args);
 }
 
-/* Seconds of one call: the mean of a window. */
+/* Seconds per call: the mean of a window. */
 static enum err case_seconds(struct operands *o, const struct bench_case *b, double *seconds)
 {
     int n = 0;
@@ -247,8 +246,8 @@ CALL(attend_prompt)
 CALL(prompt_keep)
 #undef CALL
 
-/* Every call starts from nothing, as the first tile of a vocabulary does; on a device it goes on
- * from the last one, as other tiles do. */
+/* On the CPU every call starts from nothing, like the first tile of a vocabulary; on a device a
+ * call continues the last one, like other tiles. */
 static void call_head_reduce(struct operands *o, const void *args)
 {
     for (int i = 0; i < o->n.head_rows && o->image == o; i++)
@@ -256,14 +255,14 @@ static void call_head_reduce(struct operands *o, const void *args)
     ops_run_head_reduce(o->ops, args);
 }
 
-/* x and y as every case finds them; what a device has of them comes from the host again. */
+/* Resets x and y before a case; on a device by a copy from the host. */
 static enum err rows_fill(struct operands *o, int first)
 {
     const struct operands *image = o->image;
     const int64_t n = (int64_t)o->n.tokens * o->model->ffn;
     for (int64_t i = 0; i < n && (first || image == o); i++) {
         image->x[i] = -0.5f - 0.5f * noise((uint64_t)i);
-        image->y[i] = 1 + expf(-image->x[i]); // silu(x) * y = x: it never gets denormal
+        image->y[i] = 1 + expf(-image->x[i]); // silu(x) * y = x: x never becomes denormal
     }
     return bench_memory_send(o->memory);
 }
@@ -317,7 +316,7 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
         if ((cases[i].args == &rope && m->rope_dim == 0) || (cases[i].args == &silu && !m->gated))
-            continue; // the model has no such op
+            continue; // the model lacks this op
         TRY(rows_fill(o, i == 0));
         snprintf(cases[i].shape, sizeof cases[i].shape, "%d tokens", n);
         TRY(case_run(run, o, &cases[i]));
@@ -325,13 +324,13 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
     return OK;
 }
 
-/* Of EXPERTS: what a router, one matrix of each and their sum take. */
+/* Ops of EXPERTS: the router, one matrix per expert, and their sum. */
 static enum err bench_experts(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
     const struct weight *w = &o->experts;
     const int n = o->n.tokens, pairs = n * EXPERTS_USED, each = w->n / EXPERTS;
-    const int sums = (int)min_i64(m->dim, o->width / EXPERTS_USED); // y has room for pairs of them
+    const int sums = (int)min_i64(m->dim, o->width / EXPERTS_USED); // y holds EXPERTS_USED of them
     struct route_args route = {
         .logits = o->x, .logits_stride = m->dim, .to = o->route, .m = n, .alone = 1};
     struct expert_matmul_args matmul = {
@@ -411,7 +410,7 @@ static enum err bench_attend_forced(const struct bench_run *run, const struct op
 {
     const struct bench_model *m = o->model;
     if (run->device || (run->only && strcmp(run->only, "attend_forced") != 0))
-        return OK; // a device's memory is then all its own
+        return OK; // on a device: bench_device_forced, with all of its memory
     return bench_forced(run, o->ops, m);
 }
 
@@ -461,7 +460,7 @@ static enum err bench_keep_and_head(const struct bench_run *run, struct operands
 
 /* ---- models ---- */
 
-/* All but what reads weights. */
+/* All ops except those that read weights. */
 static enum err operands_run(const struct bench_run *run, struct operands *image)
 {
     struct operands o;
@@ -478,7 +477,7 @@ static enum err operands_run(const struct bench_run *run, struct operands *image
     return bench_keep_and_head(run, &o);
 }
 
-/* Measures in what memory the operands are carved; on a device what they need there. */
+/* Measures the memory of the operands, and on a device their memory there. */
 static int64_t operands_measure(struct operands *o)
 {
     arena_init(&o->memory->host);
@@ -533,7 +532,7 @@ static enum err check_only(const char *only, int device)
     return only ? fail(ERR_USAGE, "bench ops: unknown op '%s'", only) : OK;
 }
 
-/* The shape of -m; the head counts with one of its tiles. */
+/* Reads the shape of -m; the head has the size of one tile. */
 static enum err model_read(struct bench_model *m, const struct config *c)
 {
     struct opened o;
@@ -590,7 +589,7 @@ static void turns_close(struct bench_turns *t)
     free(t->figures);
 }
 
-/* Looks at the machine and measures its roofs; the head of the table tells. */
+/* Reads the machine, measures its roofs and adds them to the table's head. */
 static enum err setup(struct compute_setup *s, struct bench_roof *roof, struct bench_table *t,
                       const struct config *c)
 {
@@ -610,7 +609,7 @@ static enum err setup(struct compute_setup *s, struct bench_roof *roof, struct b
     return OK;
 }
 
-/* The same of a device. */
+/* The same for a device. */
 static enum err setup_device(struct bench_device *d, struct device *device, struct bench_roof *roof,
                              struct bench_table *t, const struct config *c)
 {
@@ -652,7 +651,7 @@ static enum err ops_on(struct device *device, const struct config *c)
             "--policies: bench ops measures KV policies on the CPU only (add --device cpu)");
     if (c->policies)
         TRY(bench_policies(c, run.policies, &run.n_policies));
-    bench_table_open(&t, c); // before the threads, which bind this one to a core
+    bench_table_open(&t, c); // before threads start, because they bind this one to a core
     enum err err = away ? setup_device(&d, device, &roof, &t, c) : setup(&s, &roof, &t, c);
     if (err == OK)
         err = turns_open(&turns, bench_runs(c));
@@ -665,7 +664,7 @@ static enum err ops_on(struct device *device, const struct config *c)
     return err != OK ? err : closed;
 }
 
-/* A device has to be named: without --device the table stays that of this machine's CPU. */
+/* Uses a device only if --device names it: else the table is for this machine's CPU. */
 enum err bench_ops(const struct config *c)
 {
     struct device *device;

@@ -1,22 +1,22 @@
-/* bench/ops_device.c - `bench ops --device`: the roofs of a device, what a launch takes, and what
- * reads weights there: matmul and decode.
+/* bench/ops_device.c - `bench ops --device`: the roofs of a device, the time of a launch, and the
+ * ops that read weights: matmul and decode.
  *
  * Owns: weights in the forms that the device reads. Refuses: the clock (bench/device.c), other ops
- * (bench/ops.c), attend_forced (bench/ops_forced_device.c).
- * Note: the roof of FLOPs is the best of its own matmul over squares, and that of
- * its memory is a copy within it, which reads and writes, so an op that reads may reach more. */
+ * (bench/ops.c), attend_forced (bench/ops_forced_device.c). Note: the roof of FLOPs is the best
+ * rate of its own matmul over square matrices; the roof of memory is a copy, which reads and
+ * writes, so an op that only reads may exceed it. */
 #include <stdio.h>
 #include <string.h>
 
 #include "bench/bench.h"
 #include "bench/device.h"
 
-#define COPIES_BYTES ((int64_t)256 << 20) // of all copies of a weight: more than caches hold
+#define COPIES_BYTES ((int64_t)256 << 20) // all copies of a weight: larger than caches
 #define STRETCH_MOST ((int64_t)1 << 30)   // copied to measure memory
 #define ALIGN        4096
 #define SQUARE_LEAST 64
 #define SQUARE_MOST  8192
-#define SQUARE_S     2e-3 // seconds of a matmul that is large enough
+#define SQUARE_S     2e-3 // seconds of a large enough matmul
 
 /* ---- matmul ---- */
 
@@ -33,8 +33,8 @@ struct weights_bench {
     struct weight_form form;
     struct matmul_args args;
     struct bench_memory memory;
-    uint8_t *unit, *row; // of the host: a panel or row of weights, and a row of x or of the panel
-    int64_t part_at[MATMUL_PARTS]; // bytes within a copy
+    uint8_t *unit, *row; // in RAM: a panel or row of weights, and a row of x or of the panel
+    int64_t part_at[MATMUL_PARTS]; // offset in bytes within a copy
     int64_t unit_bytes, weight_bytes, copy_bytes;
     int n_copies, turn;
 };
@@ -54,10 +54,10 @@ static void weights_carve(struct weights_bench *b, struct arena *a, int k)
     b->unit_bytes = b->form.layout == WEIGHT_PANELS ? dtype_panel_bytes(b->form.dtype, k)
                                                     : dtype_row_bytes(b->form.dtype, numbers);
     b->unit = arena_take(a, b->unit_bytes, 64);
-    b->row = arena_take(a, numbers * 4, 64); // as f32, the largest
+    b->row = arena_take(a, numbers * 4, 64); // as f32, the largest format
 }
 
-/* Small normal numbers in any format; behind a row's own stand zeros. */
+/* Fills small normal numbers in any format; zeros after a row's own numbers. */
 static void weights_fill(struct weights_bench *b, int k)
 {
     float *x = (float *)(void *)b->row;
@@ -71,7 +71,7 @@ static void weights_fill(struct weights_bench *b, int k)
         x[i] = (float)(mix64((uint64_t)i) >> 40) * 0x1p-24f - 0.5f;
 }
 
-/* Everything of a matmul in the device's memory: copies of the weights, x, y, scratch. */
+/* Allocates a matmul's operands in the device's memory: copies of the weights, x, y, scratch. */
 static enum err weights_open(struct weights_bench *b, struct bench_device *d,
                              const struct weights_case *c)
 {
@@ -79,7 +79,7 @@ static enum err weights_open(struct weights_bench *b, struct bench_device *d,
     *b = (struct weights_bench){.ops = d->ops, .memory = {.device = d}};
     b->ops.compute = c->compute;
     b->form = d->device->api->reads(d->device, c->compute, c->stored);
-    for (int i = 0; i < c->n_parts; i++) { // whole panels: copies are units, one behind the other
+    for (int i = 0; i < c->n_parts; i++) { // whole panels: each copy is a sequence of units
         const int64_t n_pad = round_up(c->n[i], PANEL_ROWS);
         b->part_at[i] = b->copy_bytes;
         b->copy_bytes += weight_bytes(b->form.layout, b->form.dtype, n_pad, c->k);
@@ -157,7 +157,7 @@ static int same_form(struct weight_form a, struct weight_form b)
     return a.dtype == b.dtype && a.layout == b.layout;
 }
 
-/* 1: the device reads the f-th format in a form that no earlier one gives. */
+/* 1 if the device reads format f in a form that no earlier format has. */
 static int is_new_form(struct device *d, enum compute compute, int f)
 {
     const struct weight_form form = d->api->reads(d, compute, formats[f]);
@@ -167,8 +167,7 @@ static int is_new_form(struct device *d, enum compute compute, int f)
     return 1;
 }
 
-/* The rate of the best square: as wide as a fast device needs to show it, as narrow as a slow one
- * is done with soon. */
+/* The best rate over squares: large enough for a fast device, stopping early on a slow one. */
 static enum err matmul_roof(struct bench_device *d, enum compute compute, double *flops)
 {
     double s = 0;
@@ -190,7 +189,7 @@ static enum err matmul_roof(struct bench_device *d, enum compute compute, double
     return OK;
 }
 
-/* Under int8, whatever --compute says: rows and a roof of their own. */
+/* Rows under int8 with their own roof, whatever --compute is. */
 static enum err int8_rows(const struct bench_run *run, const struct bench_model *model,
                           const int layer[2])
 {
@@ -212,7 +211,7 @@ enum err bench_device_matmuls(const struct bench_run *run, const struct bench_mo
     bench_layers(model, layers);
     if (run->only && strcmp(run->only, "matmul") != 0)
         return OK;
-    if (compute == COMPUTE_INT8) // has rows of its own
+    if (compute == COMPUTE_INT8) // int8 has its own rows
         compute = COMPUTE_BF16;
     for (int l = 0; l < BENCH_LAYERS; l++)
         for (int r = 0; r < N_ROWS; r++)
@@ -247,13 +246,13 @@ enum err bench_device_layer(struct bench_device *d, const struct bench_model *m,
     return OK;
 }
 
-/* ---- decode: panels as they are streamed, into the form that matmuls read ---- */
+/* ---- decode: streamed panels, into the form that matmuls read ---- */
 
 struct decode_bench {
     struct ops ops;
     struct decode_args args;
     struct bench_memory memory;
-    uint8_t *panel, *row; // of the host
+    uint8_t *panel, *row; // in RAM
     int64_t from_bytes, to_bytes, to_at;
     int n_copies, turn;
 };
@@ -270,7 +269,7 @@ static void decode_call(void *ctx)
 static void decode_carve(struct decode_bench *b, struct arena *a)
 {
     b->panel = arena_take(a, dtype_panel_bytes(b->args.w.dtype, b->args.w.k), 64);
-    b->row = arena_take(a, (int64_t)b->args.w.k * 4, 64); // as f32, the largest
+    b->row = arena_take(a, (int64_t)b->args.w.k * 4, 64); // as f32, the largest format
 }
 
 static enum err decode_measure(struct decode_bench *b, struct bench_device *d, double *seconds)
@@ -314,7 +313,7 @@ static enum err decode_row(const struct bench_run *run, const struct bench_model
     return bench_result(run, &r);
 }
 
-/* Formats that the device reads as they are stored have no row. */
+/* Formats that the device reads as stored have no row. */
 enum err bench_device_decode(const struct bench_run *run, const struct bench_model *model)
 {
     struct device *d = run->device->device;
@@ -362,7 +361,7 @@ enum err bench_device_roofs(struct bench_device *d, struct bench_roof *roof)
     return matmul_roof(d, d->ops.compute, &roof->flops);
 }
 
-/* ---- launch: a norm of one row, the smallest op that a step has ---- */
+/* ---- launch: a norm of one row, the smallest op of a step ---- */
 
 struct launch_bench {
     struct bench_memory memory;

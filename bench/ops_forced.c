@@ -1,14 +1,14 @@
-/* bench/ops_forced.c - attend_forced of `bench ops`: one token of each of 64 rows against KV that
- * is far larger than the caches.
+/* bench/ops_forced.c - attend_forced of `bench ops`: one token of each of 64 rows over KV that is
+ * far larger than the caches.
  *
- * Owns: a pool of pages in random order, of which every call reads pages that the calls before have
- * pushed out; what policies cost beside each other (--policies). Refuses: other ops (bench/ops.c),
- * a device's clock (bench/ops_forced_device.c), checking results (attend_test).
- * Note: `bytes` are those of the slots alone, so the scores and the choice of
- * victims under h2o show as a lower share of the roof. The roof is a read from end to end on as
- * many threads; pages in any order read slower than that (the row `read`, which computes nothing).
- * A row that keeps everything has room in its last page, as 31 tokens of 32 find it. Scores begin
- * anew before every call: one policy's bits are another's denormals. */
+ * Owns: a pool of pages in random order, so that every call reads pages evicted from the caches by
+ * earlier calls; the cost of policies side by side (--policies). Refuses: other ops (bench/ops.c),
+ * a device's clock (bench/ops_forced_device.c), checking results (attend_test). Note: `bytes` are
+ * those of the slots alone, so scores and the choice of victims under h2o lower the share of the
+ * roof. The roof is a sequential read on as many threads; pages in random order read slower (the
+ * row `read`, which computes nothing). A row that keeps everything has space in its last page, as
+ * for 31 of 32 tokens. Scores are reset before every call: one policy's bits may be another's
+ * denormals. */
 #include "bench/ops_forced.h"
 
 #include <stdio.h>
@@ -16,9 +16,9 @@
 
 #define ROWS       64
 #define POOL_BYTES ((int64_t)256 << 20)
-#define CALLS      5 // of each case per turn; the fastest counts
+#define CALLS      5 // per case and turn; the fastest counts
 
-/* ---- rows, wherever they are read ---- */
+/* ---- rows, for any device ---- */
 
 void forced_init(struct forced_bench *b, int64_t pool_bytes)
 {
@@ -57,7 +57,7 @@ void forced_carve(struct forced_bench *b, struct arena *a)
     int64_t plain =
         b->scratch_of->attend_forced(b->ops, n, b->cap, m->n_heads, m->n_kv_heads, m->head_dim, 0);
     int64_t scores = b->scratch_of->attend_forced(b->ops, n, b->cap, m->n_heads, m->n_kv_heads,
-                                                  m->head_dim, 1); // of a short row the less
+                                                  m->head_dim, 1); // less for a short row
     b->scratch = arena_take(a, max_i64(plain, scores), 64);
 }
 
@@ -91,14 +91,14 @@ void forced_fill(struct forced_bench *b)
     for (int64_t i = 0; i < (int64_t)b->rows * m->n_heads * m->head_dim * 4; i++)
         b->x[i] = number(i);
     for (int64_t i = 0; i < rows * b->pages; i++) {
-        int64_t at = (int64_t)(mix64((uint64_t)i) % (uint64_t)(i + 1)); // a shuffle as it grows
+        int64_t at = (int64_t)(mix64((uint64_t)i) % (uint64_t)(i + 1)); // inside-out shuffle
         b->page_ids[i] = b->page_ids[at];
         b->page_ids[at] = (int32_t)i;
     }
     fill_slots(b);
 }
 
-/* What a run of --kv-policy with a budget of the row's slots has. */
+/* The settings of a run with this --kv-policy and a budget of the row's slots. */
 static struct evict evict_of(const struct forced_bench *b, int policy)
 {
     return (struct evict){
@@ -109,7 +109,8 @@ static struct evict_row limits_of(const struct forced_bench *b, int policy)
 {
     const struct evict evict = evict_of(b, policy);
     struct evict_row limits;
-    evict_row_init(&evict, 2 * b->slots, b->slots, &limits); // what it protects, all of them hold
+    evict_row_init(&evict, 2 * b->slots, b->slots,
+                   &limits); // cannot fail: more slots than protected
     return limits;
 }
 
@@ -201,7 +202,7 @@ enum err forced_scores_row(const struct forced_bench *b, double *extra, int n, d
 {
     char shape[64];
     shape_text(b, "scores", shape, sizeof shape);
-    const double median = bench_median(extra, n); // which puts them in order
+    const double median = bench_median(extra, n); // sorts `extra`
     const int many = n >= SPREAD_PAIRS;
     return bench_result(b->run, &(struct bench_result){.op = "attend_forced",
                                                        .model = b->model->name,
@@ -217,8 +218,8 @@ enum err forced_scores_row(const struct forced_bench *b, double *extra, int n, d
 
 struct forced_cpu {
     struct forced_bench b;
-    int set;     // of the next call
-    int in_line; // reading goes from end to end
+    int set;     // set of the next call
+    int in_line; // 1: read sequentially
 };
 
 static void lay_out(struct forced_bench *b, struct arena *a)
@@ -228,7 +229,7 @@ static void lay_out(struct forced_bench *b, struct arena *a)
     forced_carve(b, a);
 }
 
-/* All pages are copies of the first. */
+/* Copies the first page to all pages. */
 static void fill_pages(const struct forced_bench *b, const struct kv_layout *l, uint8_t *pages,
                        int64_t n_bytes)
 {
@@ -240,7 +241,7 @@ static void fill_pages(const struct forced_bench *b, const struct kv_layout *l, 
 
 typedef uint64_t line_t __attribute__((vector_size(64), may_alias)); // a cache line
 
-/* A thread's part of a set's pages, summed. */
+/* Sums a thread's part of a set's pages. */
 static void read_part(void *ctx, int thread, int n_threads)
 {
     const struct forced_cpu *f = ctx;
@@ -259,10 +260,10 @@ static void read_part(void *ctx, int thread, int n_threads)
         }
     }
     even += odd;
-    __asm__ volatile("" ::"m"(even)); // the sums are wanted
+    __asm__ volatile("" ::"m"(even)); // keeps the sums alive
 }
 
-/* Seconds to read the pages of as many rows and nothing else. */
+/* Seconds to read the pages of as many rows, without computing. */
 static double read_seconds(struct forced_cpu *f, int in_line)
 {
     f->in_line = in_line;
@@ -272,8 +273,8 @@ static double read_seconds(struct forced_cpu *f, int in_line)
     return (double)(clock_ns() - start_ns) * 1e-9;
 }
 
-/* Seconds of one call, at position `pos`, on rows that were not touched since the pool went round,
- * their scores neither: another set is read first. */
+/* Seconds of one call at position `pos`, with rows and scores that are not in caches: another set
+ * is read first. */
 static double call_seconds(struct forced_cpu *f, int policy, int pos)
 {
     struct forced_bench *b = &f->b;
@@ -293,7 +294,7 @@ static double read_bytes(const struct forced_bench *b)
     return (double)b->rows * b->pages * (double)(2 * b->layout.v_offset);
 }
 
-/* What the pages allow. */
+/* Prints the rate of reading pages. */
 static enum err read_row(const struct forced_bench *b, double s)
 {
     char shape[64];
@@ -306,7 +307,7 @@ static enum err read_row(const struct forced_bench *b, double s)
                                                        .ram = b->roof});
 }
 
-/* Policies take turns, so that a slow moment hits all. */
+/* Policies take turns, so that a slow moment affects all. */
 static enum err measure(struct forced_cpu *f, const int *policies, int n)
 {
     struct forced_bench *b = &f->b;
@@ -320,7 +321,7 @@ static enum err measure(struct forced_cpu *f, const int *policies, int n)
         for (int p = 0; p < n; p++) {
             double s = call_seconds(f, policies[p], b->slots + i);
             best[p] = s < best[p] ? s : best[p];
-            if (p < 2) // h2o less full
+            if (p < 2) // h2o minus full
                 extra[i] += p == 0 ? -s : s;
         }
     }

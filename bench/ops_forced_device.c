@@ -1,34 +1,33 @@
-/* bench/ops_forced_device.c - attend_forced of `bench ops --device`: decode's attention over KV in
- * the device's memory, and what scores cost there.
+/* bench/ops_forced_device.c - attend_forced of `bench ops --device`: decode attention over KV in
+ * the device's memory, and the cost of scores there.
  *
- * Owns: the order of calls. Refuses: rows, pages and arguments (bench/ops_forced.c).
- * Note: the decode step that rows are a share of is the matmuls of one layer for
- * as many tokens, weights on the device, and this attention. Under a policy that evicts every call
- * is the next token of its rows, so its spans are the next of a list; at the list's end the rows
- * begin again, slots and all. */
+ * Owns: the order of calls. Refuses: rows, pages and arguments (bench/ops_forced.c). Note: the
+ * decode step of the column `step` is the matmuls of one layer for as many tokens, with weights on
+ * the device, plus this attention. Under an evicting policy every call is the next token of its
+ * rows and uses the next list of spans; after the last list, rows and slots are reset. */
 #include <string.h>
 
 #include "bench/device.h"
 #include "bench/ops_forced.h"
 
 #define POOL_BYTES  ((int64_t)256 << 20)
-#define SPAN_TURNS  512 // tokens of a row before it begins again
+#define SPAN_TURNS  512 // tokens of a row before its reset
 #define PAIRS       200 // of bursts, with scores and without
-#define PAIRS_LEAST 3   // where that takes longer than
+#define PAIRS_LEAST 3   // least number of pairs, if they take longer than
 #define PAIRS_S     1.0 // seconds
 #define BURST_S     1e-3
 #define BURST_MAX   64
 #define ROWS_MOST   256
 
 struct forced_device {
-    struct forced_bench b; // where the device reads
+    struct forced_bench b; // as the device reads it
     const struct forced_bench *image;
     struct bench_memory memory;
     int policy;
-    int n_calls; // since the rows began
+    int n_calls; // since the reset
 };
 
-/* What calls change: positions and scores. */
+/* Resets what calls change: positions and scores. */
 static void begin_again(struct forced_device *f)
 {
     const struct forced_bench *b = &f->b;
@@ -38,7 +37,7 @@ static void begin_again(struct forced_device *f)
     f->n_calls = 0;
 }
 
-/* Spans 0 are those of rows that keep everything. */
+/* Span list 0 is for rows that keep everything. */
 static void forced_call(void *ctx)
 {
     struct forced_device *f = ctx;
@@ -65,7 +64,7 @@ static enum err burst_seconds(struct forced_device *f, int policy, int n, double
     return bench_device_burst(f->memory.device, forced_call, f, n, seconds);
 }
 
-/* h2o less window, which evicts from as many slots and keeps no scores; each goes first in turn. */
+/* h2o minus window, which evicts as often but keeps no scores; they alternate in going first. */
 static enum err measure_pairs(struct forced_device *f, double call_s, double *extra, int *n_pairs)
 {
     const int n = (int)min_i64(max_i64((int64_t)(BURST_S / call_s), 1), BURST_MAX);
@@ -75,7 +74,7 @@ static enum err measure_pairs(struct forced_device *f, double call_s, double *ex
         double s[2];
         if (i >= PAIRS_LEAST && (double)(clock_ns() - start_ns) > PAIRS_S * 1e9)
             break;
-        if (f->n_calls / f->b.n_sets >= SPAN_TURNS / 2) // not amid a burst
+        if (f->n_calls / f->b.n_sets >= SPAN_TURNS / 2) // not within a burst
             begin_again(f);
         for (int j = 0; j < 2; j++) {
             const int scores = j ^ (i & 1);
@@ -101,7 +100,7 @@ static enum err measure(struct forced_device *f, double layer_s)
     return forced_scores_row(&f->b, extra, n_pairs, layer_s + window_s);
 }
 
-/* Pages in the device's memory, all of them copies of one. */
+/* Fills the pages in the device's memory with copies of one page. */
 static void fill_pages(struct forced_device *f, struct forced_bench *image, uint8_t *page)
 {
     const int64_t n_bytes = forced_pool_bytes(image), ring_bytes = forced_rings_bytes(image);
@@ -120,7 +119,7 @@ static uint8_t *carve(struct forced_bench *b, struct arena *a)
     return arena_take(a, b->layout.page_bytes + b->ring.page_bytes, 4096);
 }
 
-/* As many rows as fit, from what b asks for; leaves the image measured. */
+/* Halves the rows of b until they fit; leaves the image measured. */
 static void choose_rows(struct forced_bench *b, struct bench_memory *m)
 {
     const int64_t room = m->device->room;
@@ -171,7 +170,7 @@ enum err bench_device_forced(const struct bench_run *run, const struct bench_mod
     static const struct {
         int rows, slots;
     } sizes[] = {{16, 2048}, {64, 640}, {64, 2048}, {ROWS_MOST, 640}};
-    double layer_s[ROWS_MOST + 1] = {0}; // by rows: of the matmuls beside them
+    double layer_s[ROWS_MOST + 1] = {0}; // by rows: seconds of the layer's matmuls
     for (int f = 0; f < 4; f++)
         for (int i = 0; i < 4; i++) {
             struct forced_bench b = {.run = run,

@@ -1,9 +1,8 @@
-/* bench/ops_matmul.c - matmul and decode of `bench ops`: what reads weights, in their formats.
+/* bench/ops_matmul.c - matmul and decode of `bench ops`: the ops that read weights, in all formats.
  *
- * Owns: which layers, rows and formats are measured, and `bench_result`, the row of any op.
- * Refuses: memory of weights for matmuls (offload/probe.c has it).
- * Note: weights are copies that together are larger than the caches, so that they
- * come from RAM, as on the line. */
+ * Owns: the measured layers, rows and formats, and `bench_result`, which prints the row of any op.
+ * Refuses: the weights of matmuls (offload/probe.c). Note: all copies of a weight together are
+ * larger than the caches, so weights come from RAM, as on the line. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +10,7 @@
 #include "kernels/base/arena.h"
 #include "offload/probe.h"
 
-#define WEIGHT_BYTES ((int64_t)128 << 20) // of all copies
+#define WEIGHT_BYTES ((int64_t)128 << 20) // all copies of a weight
 
 enum err bench_result(const struct bench_run *run, const struct bench_result *r)
 {
@@ -31,8 +30,7 @@ enum err bench_result(const struct bench_run *run, const struct bench_result *r)
         if (t->turn + 1 == t->n_turns)
             median[i] = bench_median(of_turns, t->n_turns);
     }
-    const double *seconds =
-        t->figures + (ptrdiff_t)t->at * t->n_turns; // in ascending order at last
+    const double *seconds = t->figures + (ptrdiff_t)t->at * t->n_turns; // sorted in the last turn
     const int own = r->low_s != 0 || r->high_s != 0;
     t->at++;
     if (t->turn + 1 < t->n_turns)
@@ -84,9 +82,9 @@ static enum err bench_matmul(const struct bench_run *run, const struct ops *ops,
 
 static const int rows_all[] = {1, 4, 16, 64, 256, 1024};
 #define N_ROWS    ((int)(sizeof rows_all / sizeof rows_all[0]))
-#define MANY_ROWS 2 // from here on, formats are compared
+#define MANY_ROWS 2 // formats are compared from here on
 
-/* Formats at the shape of `up`; one whose block does not divide dim cannot hold it. */
+/* Formats at the shape of `up`; a format whose block size does not divide dim is left out. */
 static enum err bench_formats(const struct bench_run *run, const struct ops *ops,
                               const struct bench_model *model, const enum dtype *formats, int n)
 {
@@ -99,8 +97,8 @@ static enum err bench_formats(const struct bench_run *run, const struct ops *ops
     return OK;
 }
 
-/* The same under int8, whatever --compute says. Where there is a dot product of bytes it does twice
- * the numbers of one of bf16, in tiles too, so that is the roof. */
+/* The same under int8, whatever --compute is. A byte dot product, also in tiles, handles twice the
+ * numbers of a bf16 one, so the roof is doubled. */
 static enum err bench_int8(const struct bench_run *run, const struct ops *ops,
                            const struct bench_model *model)
 {
@@ -138,7 +136,7 @@ enum err bench_matmuls(const struct bench_run *run, const struct ops *ops,
     bench_layers(model, layers);
     if (run->only && strcmp(run->only, "matmul") != 0)
         return OK;
-    if (plain.compute == COMPUTE_INT8) // has rows of its own
+    if (plain.compute == COMPUTE_INT8) // int8 has its own rows
         plain.compute = COMPUTE_BF16;
     for (int l = 0; l < BENCH_LAYERS; l++)
         for (int r = 0; r < N_ROWS; r++) {
@@ -151,7 +149,7 @@ enum err bench_matmuls(const struct bench_run *run, const struct ops *ops,
 
 /* ---- decode ---- */
 
-/* Copies of one weight and where it is decoded to. */
+/* Copies of one weight and their decoded form. */
 struct decode_memory {
     uint8_t *from, *to; // [n_copies * copy_bytes], panels as matmuls read them
     int n_copies;
@@ -181,7 +179,7 @@ void bench_panel(enum dtype dtype, int k, uint8_t *row, uint8_t *panel)
 static void decode_fill(struct decode_memory *mem, const struct weight *w)
 {
     int64_t panel_bytes = dtype_panel_bytes(w->dtype, w->k);
-    /* What it is decoded to is larger than a row in any format, and free until the first call. */
+    /* `to` is larger than a row in any format, and unused before the first call. */
     bench_panel(w->dtype, w->k, mem->to, mem->from);
     for (int64_t at = panel_bytes; at + panel_bytes <= mem->n_copies * mem->copy_bytes;
          at += panel_bytes)

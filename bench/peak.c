@@ -9,7 +9,7 @@
 
 typedef float lanes_t __attribute__((vector_size(4 * LANES)));
 
-/* The portable path multiplies and adds: without FMA in the baseline that is two instructions. */
+/* The portable path multiplies and adds: without FMA in the baseline these are two instructions. */
 int64_t peak_portable(enum compute compute, int64_t rounds)
 {
     enum { CHAINS = 12 }; // of 16 registers
@@ -17,7 +17,7 @@ int64_t peak_portable(enum compute compute, int64_t rounds)
     lanes_t sum[CHAINS], x = {0.5f, 0.5f, 0.5f, 0.5f};
 #pragma GCC unroll 16
     for (int i = 0; i < CHAINS; i++)
-        sum[i] = x * (float)i; // equal chains would be merged into one
+        sum[i] = x * (float)i; // the compiler would merge equal chains
     for (int64_t r = 0; r < rounds; r++)
 #pragma GCC unroll 16
         for (int i = 0; i < CHAINS; i++)
@@ -50,7 +50,7 @@ static void peak_part(void *ctx, int thread, int n_threads)
 double bench_peak_flops(const struct ops *ops, double seconds)
 {
     struct peak_run p = {.ops = ops, .rounds = 20000};
-    double best = 0; // the roof: interruptions only lower it
+    double best = 0; // the best: interruptions only lower the rate
     int64_t start_ns = clock_ns(), before_ns = start_ns;
     pool_run(ops->pool, peak_part, &p);
     do {

@@ -20,7 +20,7 @@ int64_t peak_amx(enum compute compute, int64_t rounds)
     };
     if (compute == COMPUTE_F32)
         return peak_avx512(compute, rounds);
-    __asm__ volatile("ldtilecfg %0" : : "m"(shapes)); // which zeroes them
+    __asm__ volatile("ldtilecfg %0" : : "m"(shapes)); // zeroes the tiles
     for (int64_t r = 0; r < rounds; r++) {
         _tile_dpbf16ps(0, 4, 5);
         _tile_dpbf16ps(1, 4, 5);

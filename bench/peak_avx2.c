@@ -13,7 +13,7 @@ int64_t peak_avx2(enum compute compute, int64_t rounds)
     __m256 sum[CHAINS], x = _mm256_set1_ps(0x1p-20f);
 #pragma GCC unroll 16
     for (int i = 0; i < CHAINS; i++)
-        sum[i] = _mm256_set1_ps((float)i); // equal chains would be merged into one
+        sum[i] = _mm256_set1_ps((float)i); // the compiler would merge equal chains
     for (int64_t r = 0; r < rounds; r++)
 #pragma GCC unroll 16
         for (int i = 0; i < CHAINS; i++)

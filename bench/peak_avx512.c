@@ -11,7 +11,7 @@ int64_t peak_avx512(enum compute compute, int64_t rounds)
     __m512bh b = (__m512bh)_mm512_set1_epi16(0x3000);
 #pragma GCC unroll 16
     for (int i = 0; i < PEAK_CHAINS; i++)
-        sum[i] = _mm512_set1_ps((float)i); // equal chains would be merged into one
+        sum[i] = _mm512_set1_ps((float)i); // the compiler would merge equal chains
     if (compute != COMPUTE_F32)
         for (int64_t r = 0; r < rounds; r++)
 #pragma GCC unroll 16

@@ -1,10 +1,9 @@
-/* bench/throughput.c - `bench throughput`: made-up rows through the real engine, under one plan or,
- * with --compare, under several.
+/* bench/throughput.c - `bench throughput`: synthetic rows through the real engine, under one plan
+ * or, with --compare, under several.
  *
- * Owns: the made-up job and the form of its result. Refuses: a loop of its own: plan, engine, job
- * and report are those of `run`. Note: token ids are pseudo-random and end-of-text
- * is ignored, so that a run takes exactly prompt-len + gen-len tokens a row, whatever the model
- * makes of them. */
+ * Owns: the synthetic job and the form of its result. Refuses: its own loop: plan, engine, job and
+ * report are those of `run`. Note: token ids are pseudo-random and end-of-text is ignored, so every
+ * row has exactly prompt-len + gen-len tokens. */
 #include "bench/bench.h"
 
 #include <stdio.h>
@@ -15,10 +14,10 @@
 #include "engine/api/report.h"
 #include "engine/cli/commands.h"
 
-#define PROMPT_TOKENS 128 // when --prompt-len does not say
+#define PROMPT_TOKENS 128 // default of --prompt-len
 #define ROWS_MAX      (1 << 22)
 
-/* What one run gave. */
+/* The result of one run. */
 struct outcome {
     struct report_figures figures;
     struct plan plan;
@@ -53,7 +52,7 @@ static enum err lengths_read(struct lengths *l, const struct config *c, const st
     return OK;
 }
 
-/* Greedy, ids from (seed, row, position). */
+/* Makes a greedy request with ids from (seed, row, position). */
 static enum err request_make(struct request *q, int64_t row, const struct lengths *l, uint64_t seed,
                              int vocab)
 {
@@ -94,7 +93,7 @@ struct rows {
 static void rows_free(struct rows *rows)
 {
     for (int64_t i = 0; rows->requests && i < rows->n; i++)
-        request_free(&rows->requests[i]); // those that the job took are zeroed
+        request_free(&rows->requests[i]); // rows that the job took over are zeroed
     free(rows->requests);
 }
 
@@ -131,7 +130,7 @@ static enum err walk(struct run *r)
     return report_end(&report, err);
 }
 
-/* One whole run, from opening the model to closing it. */
+/* Runs once, from opening the model to closing it. */
 static enum err run_once(const struct config *c, struct outcome *o)
 {
     struct run r;
@@ -183,7 +182,7 @@ static json_t *outcome_json(const struct outcome *o)
                      "dummy_weights", o->dummy, "roofline_fraction", f->roofline);
 }
 
-/* What the figures depend on and a reader of a table wants to sort by: one key each. */
+/* Adds the settings that figures depend on and that tables are sorted by: one key each. */
 static void setup_put(json_t *row, const struct config *c, json_t *kv)
 {
     static const char *const keys[] = {"policy", "budget", "slots", "format"};
@@ -215,10 +214,10 @@ enum err bench_rate(const struct config *c, double *tokens_per_s)
 #define COMPARE_MAX 16
 #define WORDS_MAX   64
 
-/* One of the plans: the flags of the command line, and some more. */
+/* One of the plans: the flags of the command line, plus some more. */
 struct contender {
-    char *flags; // owned: as they were typed
-    char *words; // owned: the same, cut into the words that `config` points to
+    char *flags; // owned: as typed
+    char *words; // owned: the same, split into the words that `config` points to
     struct config config;
 };
 
@@ -227,7 +226,7 @@ struct contenders {
     int n;
 };
 
-/* n bytes of text. What it allocates contenders_free() frees, also after an error. */
+/* Reads n bytes of text. contenders_free() frees its memory, also after an error. */
 static enum err contender_read(struct contender *p, const struct config *c, const char *text,
                                size_t n)
 {
@@ -235,7 +234,7 @@ static enum err contender_read(struct contender *p, const struct config *c, cons
     int argc = 0;
     struct config *with = &p->config;
     *with = *c;
-    with->quiet = 1; // the row says it all
+    with->quiet = 1; // the row has all figures
     p->flags = strndup(text, n);
     p->words = strndup(text, n);
     if (!p->flags || !p->words)
@@ -260,7 +259,7 @@ static enum err contender_read(struct contender *p, const struct config *c, cons
     return OK;
 }
 
-/* "FLAGS;FLAGS;auto": all are read before the first runs. auto is the first, asked for or not. */
+/* Reads "FLAGS;FLAGS;auto" completely before the first run. auto is always the first. */
 static enum err contenders_read(struct contenders *list, const struct config *c)
 {
     TRY(contender_read(&list->all[list->n++], c, "", 0));
@@ -298,7 +297,7 @@ static json_t *count_or_null(int64_t n)
     return n > 0 ? json_integer(n) : json_null();
 }
 
-/* auto_rate 0: it is not known. why: what did not fit, "" when the plan ran. */
+/* auto_rate 0: unknown. why: what did not fit, "" if the plan ran. */
 static json_t *contender_json(const struct contender *p, const struct outcome *o, double auto_rate,
                               const char *why)
 {
@@ -323,7 +322,7 @@ static json_t *contender_json(const struct contender *p, const struct outcome *o
     return row;
 }
 
-/* A plan that does not fit is a row as well. */
+/* A plan that does not fit gets a row as well. */
 static enum err run_contender(struct bench_table *t, const struct contenders *list, int i,
                               double *auto_rate)
 {

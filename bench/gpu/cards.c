@@ -1,4 +1,4 @@
-/* bench/gpu/cards.c - cards as published, and facts counted in machine code, of model.h. */
+/* bench/gpu/cards.c - published data of cards, and counts from machine code, for model.h. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,13 +8,13 @@
 
 #define GIB ((int64_t)1 << 30)
 
-/* Datasheets of NVIDIA: "T4 Tensor Core GPU", "A10", "Ada GPU Architecture" whitepaper (RTX 4090),
- * "A100 Tensor Core GPU" (40 GB PCIe; 80 GB PCIe), "H100" (SXM5), "H200" (SXM). Clocks are those of
- * boost. tensor_share: on sm_90 what mma.sync reaches beside wgmma in published micro-benchmarks;
- * elsewhere what is left at the card's power (A10 150 W; T4, 70 W: FlexGen's own constants say
- * 21.24e12 of f16 matmuls, its experimental/cost_model.py). latency_s, near_s: published
- * micro-benchmarks under load, rounded. h2d, d2h: what others measured from pinned RAM over
- * PCIe 3, 4 and 5 x16. queue_s: what others measured for cudaLaunchKernel. */
+/* From datasheets of NVIDIA: "T4 Tensor Core GPU", "A10", "Ada GPU Architecture" whitepaper (RTX
+ * 4090), "A100 Tensor Core GPU" (40 GB PCIe; 80 GB PCIe), "H100" (SXM5), "H200" (SXM). Boost
+ * clocks. tensor_share: on sm_90 the share that mma.sync reaches compared with wgmma in published
+ * micro-benchmarks; elsewhere the share left at the card's power limit (A10 150 W; T4, 70 W:
+ * FlexGen's constants give 21.24e12 of f16 matmuls, its experimental/cost_model.py). latency_s,
+ * near_s: published micro-benchmarks under load, rounded. h2d, d2h: published measurements from
+ * pinned RAM over PCIe 3, 4 and 5 x16. queue_s: published measurements of cudaLaunchKernel. */
 static const struct gpu_card cards[] = {
     {"t4", 75, 40, 1.59e9, 16 * GIB, 320e9, 0.6e-6, 0.25e-6, 65e12, 0.33, 8.1e12, 12.89e9, 12.89e9,
      2e-6, 2.5e-6},
@@ -46,10 +46,10 @@ const struct gpu_card *gpu_card_by_name(const char *name)
     return NULL;
 }
 
-/* Until a table of `make sass` is read: instructions and loads of commit bddb59c, counted by hand.
- * Two lines of a kernel are two loops, which read the same number of bytes. On sm_75 a tile's
- * copies are single bytes: 32 is what the load units need per mma of k = 8, in instructions. Those
- * of matmul_int8_mma_tile and of matmul_q_tile are their first ones, in q4. */
+/* Used until a table of `make sass` is read: instructions and loads of commit bddb59c, counted by
+ * hand. Two lines of a kernel are two loops, which read the same number of bytes. On sm_75 a tile's
+ * copies are single bytes: 32 is the need of the load units per mma of k = 8, in instructions.
+ * Values of matmul_int8_mma_tile and matmul_q_tile are the first ones counted, for q4. */
 static const struct gpu_fact counted[] = {
     {"matmul_mma_tile<16,32", 75, 58.0, 1100, 4, 64, ""},
     {"matmul_mma_tile<64,64", 75, 32.0, 4400, 1, 128, ""},
@@ -82,14 +82,14 @@ static const struct gpu_fact counted[] = {
     {"forced_split<8>", 75, 0, 16384, 2, 256, ""},
     {"forced_split<8>", 75, 0, 2048, 2, 256, ""},
     {"prompt_rows<", 75, 0, 0, 2, 256, ""},
-    {"norm_row", 75, 0, 0, 1, 16, ""}, // threads: those that add a row up
+    {"norm_row", 75, 0, 0, 1, 16, ""}, // threads: those that sum up one row
     {"head_row", 75, 0, 0, 1, 16, ""},
 };
 
 static struct gpu_fact facts[GPU_FACTS_MAX];
 static int n_facts;
 
-/* Names differ in blanks: "x<1, 2>" is "x<1,2>". 1: `name` begins with `beginning`. */
+/* 1 if `name` begins with `beginning`, ignoring blanks: "x<1, 2>" is "x<1,2>". */
 static int name_begins(const char *name, const char *beginning)
 {
     for (; *beginning; name++) {
@@ -102,8 +102,8 @@ static int name_begins(const char *name, const char *beginning)
     return 1;
 }
 
-/* A tile is there for bf16 and for f16, whose mma is half as long: sm_75 runs that one, which has
- * fewer instructions per mma; other cards run the one that has more. */
+/* A tile exists for bf16 and for f16, whose mma is half as long. sm_75 runs the f16 tile, with
+ * fewer instructions per mma; other cards run the one with more. */
 static double per_mma_of(double so_far, const struct gpu_fact *f)
 {
     if (so_far == 0 || f->per_mma == 0)
@@ -111,8 +111,8 @@ static double per_mma_of(double so_far, const struct gpu_fact *f)
     return (f->arch < 80) == (f->per_mma < so_far) ? f->per_mma : so_far;
 }
 
-/* The mean of a kernel's loops in a table; 0 of blocks_per_sm: it has none. Loops read the same
- * number of bytes, so that times are added up, and bytes in flight are their harmonic mean. */
+/* The mean over a kernel's loops in a table; blocks_per_sm 0: not in the table. Loops read the same
+ * number of bytes, so times add up, and bytes in flight are a harmonic mean. */
 static struct gpu_fact mean_of(const struct gpu_fact *all, int n, const char *kernel,
                                const char *loop, int arch)
 {
@@ -152,9 +152,9 @@ struct gpu_fact gpu_fact_of(const struct gpu_card *card, const char *kernel, con
     return (struct gpu_fact){.blocks_per_sm = 1, .threads = 256};
 }
 
-/* ---- the table that counting wrote ---- */
+/* ---- the table of counts ---- */
 
-/* Cell i of a CSV's line, whose cells may be quoted. */
+/* Reads cell i of a CSV line, whose cells may be quoted. */
 static void cell_of(const char *line, int i, char *to, size_t cap)
 {
     size_t n = 0;
@@ -170,7 +170,7 @@ static void cell_of(const char *line, int i, char *to, size_t cap)
     to[n] = 0;
 }
 
-/* The number of the column of that name; -1: there is none. */
+/* The index of the column with that name; -1: none. */
 static int column_of(const char *head, const char *name)
 {
     char cell[64];
@@ -209,7 +209,7 @@ static struct gpu_fact fact_read(const char *line, const int columns[N_NAMES],
     f.threads = (int)number(cell[5]);
     snprintf(f.loop, sizeof f.loop, "%.15s", cell[6]);
     if (strcmp(commit, cell[7]) != 0)
-        n_facts = 0; // what follows was counted later
+        n_facts = 0; // the following rows are newer
     memcpy(commit, cell[7], sizeof cell[7]);
     return f;
 }

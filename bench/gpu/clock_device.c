@@ -1,17 +1,17 @@
-/* bench/gpu/clock_device.c - a device that computes nothing: a command takes the seconds that
- * bench/gpu/model.h gives it, so that engine, mover and planner run on a card that is not here.
+/* bench/gpu/clock_device.c - a device that computes nothing: each command takes the seconds of
+ * bench/gpu/model.h, so that engine, mover and planner run as on a card that is not here.
  *
- *   --device build/bench/clock_device.so:CARD[,LOG[,SASS]]
+ *     --device build/bench/clock_device.so:CARD[,LOG[,SASS]]
  *
  * LOG: a line for each command, for bench/clock.py. SASS: a table of counts for the model.
- * Owns: two copy engines and the compute engine, each with a time of its own, and who gets one
- * next: the stream whose command was ready first. Refuses: numbers. What the host has to read is
- * made up: token ids, choices of experts, pages that eviction wrote.
+ * Owns: two copy engines and the compute engine, each with its own time; an engine runs the command
+ * that was ready first. Refuses: real results. Values that the host reads are made up: token ids,
+ * choices of experts, pages that eviction wrote.
  *
- * Note: memory is reserved and not touched, for the shapes are larger than this machine. Only small
- * copies are made, those that ops queue beside their launches: tables and results. One thread
- * handles all commands; a command that it handles late keeps its own time, so that only who waits
- * for it sees the delay of a wake, as on a card. */
+ * Note: memory is reserved and not touched, because the models are larger than this machine. Only
+ * small copies are made, those that ops queue with their launches: tables and results. One thread
+ * handles all commands; a command that is handled late keeps its own time, so only a waiting thread
+ * sees the delay of a wake, as on a card. */
 #include "bench/gpu/model.h"
 
 #include <errno.h>
@@ -24,9 +24,9 @@
 #include <time.h>
 
 #define ARGS_MAX  1024
-#define REAL_COPY (1 << 20) // bytes of a copy on a stream of ops that is made
+#define REAL_COPY (1 << 20) // largest copy that is really made on a stream of ops
 #define NEVER     INT64_MAX
-/* Tokens whose choices of experts the host may read. */
+/* Most tokens whose choices of experts the host may read. */
 #define ROUTED_MAX 256
 
 enum command_kind { CLOCK_COPY, CLOCK_FILL, CLOCK_LAUNCH, CLOCK_NOTIFY, CLOCK_RECORD, CLOCK_WAIT };
@@ -38,7 +38,7 @@ static const char *const op_names[N_OPS] = {OPS(OP_NAME)};
 
 struct clock_event {
     struct event event;
-    int64_t recorded, happened; // counts of records, queued and come to
+    int64_t recorded, happened; // number of records queued and reached
     int64_t happened_ns;
 };
 
@@ -48,8 +48,8 @@ struct command {
     int64_t queued_ns, n_bytes, record;
     void *to;
     const void *from;
-    int byte, is_small; // is_small: the copy is made
-    int by_kernel;      // a copy that a kernel makes
+    int byte, is_small; // is_small: the copy is really made
+    int by_kernel;      // a copy made by a kernel
     enum op op;
     struct ops ops;
     void (*fn)(void *ctx, enum err err);
@@ -62,7 +62,7 @@ struct clock_stream {
     struct stream stream;
     struct clock_stream *next_stream;
     struct command *first, **last;
-    int64_t end_ns; // when its last handled command ended
+    int64_t end_ns; // end of its last handled command
     int has_ops;    // ops were launched on it
 };
 
@@ -76,14 +76,14 @@ struct clock {
     struct device device;
     const struct gpu_card *card;
     pthread_t thread;
-    pthread_mutex_t lock; // guards all that follows
+    pthread_mutex_t lock; // guards the fields below
     pthread_cond_t queued, happened;
     struct clock_stream *streams;
     struct command *spare;
     struct block *blocks;
     int64_t bytes, free_ns[N_ENGINES];
     int64_t n_commands;  // queued on streams of ops
-    int launches[N_OPS]; // kernels of an op when it was last priced
+    int launches[N_OPS]; // kernels of an op when last priced
     int stop;
     uint64_t rng;
     FILE *log;
@@ -139,7 +139,7 @@ static void clock_release(struct device *d, void *p, int64_t n_bytes)
     free(b);
 }
 
-/* 1: memory of the device. Under the lock. */
+/* 1: p is memory of the device. Call with the lock. */
 static int is_device(const struct clock *c, const void *p)
 {
     for (const struct block *b = c->blocks; b; b = b->next)
@@ -159,15 +159,14 @@ static void clock_unpin(struct device *d, void *p, int64_t n_bytes)
     (void)d, (void)p, (void)n_bytes;
 }
 
-/* ---- what the host reads of ops ---- */
+/* ---- made-up results for the host ---- */
 
 static uint64_t roll(struct clock *c)
 {
     return c->rng = mix64(c->rng + 1);
 }
 
-/* Choices of experts by chance, of few tokens: the host reads no others, and this thread must not
- * be late. */
+/* Random choices of experts, only for the few tokens that the host reads, to save time. */
 static void make_route(struct clock *c, const struct route_args *a)
 {
     if (a->m > ROUTED_MAX)
@@ -191,7 +190,7 @@ static void make_results(struct clock *c, const struct head_reduce_args *a)
     }
 }
 
-/* Pages that a new token and, where heads evict, each head's victim are written to. */
+/* Sets the pages written by a new token and, if heads evict, by each head's victim. */
 static void make_dirty(struct clock *c, const struct attend_forced_args *a)
 {
     for (int i = 0; i < a->n_spans; i++) {
@@ -223,7 +222,7 @@ static void make_up(struct clock *c, const struct command *m)
 
 /* ---- time ---- */
 
-/* Which engine a command keeps busy, and for how long. */
+/* The engine of a command, and its seconds there. */
 static enum engine engine_of(struct clock *c, const struct command *m, double *s)
 {
     if (m->kind == CLOCK_LAUNCH) {
@@ -236,14 +235,14 @@ static enum engine engine_of(struct clock *c, const struct command *m, double *s
     const int from = m->kind == CLOCK_FILL || is_device(c, m->from);
     const enum gpu_copy kind = there && from ? GPU_INSIDE : there ? GPU_H2D : GPU_D2H;
     *s = gpu_copy_s(c->card, kind, m->n_bytes);
-    if (m->by_kernel && kind != GPU_INSIDE) { // a kernel reads or writes RAM
+    if (m->by_kernel && kind != GPU_INSIDE) { // a kernel that reads or writes RAM
         *s += c->card->launch_s;
         return ENGINE_COMPUTE;
     }
     return kind == GPU_INSIDE ? ENGINE_COMPUTE : kind == GPU_H2D ? ENGINE_H2D : ENGINE_D2H;
 }
 
-/* When the first command of a stream could start; NEVER: it waits for what is not known yet. */
+/* When the first command of a stream could start; NEVER: not known yet. */
 static int64_t ready_ns(const struct clock_stream *s)
 {
     const struct command *m = s->first;
@@ -262,8 +261,8 @@ static void log_command(struct clock *c, enum engine engine, const struct comman
                 (long long)m->n_bytes);
 }
 
-/* Handles a stream's first command, which was ready at `ready`; called with the lock, which it
- * gives away while the host is told. */
+/* Handles a stream's first command, ready since `ready`; called with the lock, which is released
+ * while the host is notified. */
 static void handle(struct clock *c, struct clock_stream *s, int64_t ready)
 {
     struct command *m = s->first;
@@ -300,11 +299,11 @@ static void sleep_until(struct clock *c, int64_t ns)
         pthread_cond_timedwait(&c->queued, &c->lock, &at);
 }
 
-/* The command that was ready first goes first, once its time has come. */
+/* Handles the command that was ready first, at its time. */
 static void *clock_main(void *arg)
 {
     struct clock *c = arg;
-    prctl(PR_SET_TIMERSLACK, 1000); // of nanoseconds that a sleep may be late; 50,000 by default
+    prctl(PR_SET_TIMERSLACK, 1000); // lateness of sleeps in nanoseconds; 50,000 by default
     pthread_mutex_lock(&c->lock);
     for (;;) {
         struct clock_stream *next = NULL;
@@ -342,7 +341,7 @@ static struct command *command_new(struct clock *c, enum command_kind kind)
     return m;
 }
 
-/* The host's time to queue kernels, which the runtime of a card takes. */
+/* Spends the host's time to queue kernels, which the runtime of a card needs. */
 static void spend(const struct clock *c, int64_t from_ns, int n_commands)
 {
     const int64_t until = from_ns + (int64_t)(n_commands * c->card->queue_s * 1e9);
@@ -350,7 +349,7 @@ static void spend(const struct clock *c, int64_t from_ns, int n_commands)
         ;
 }
 
-/* CPU time of the thread that queues, at each record: what a step costs the host. */
+/* Logs the CPU time of the queueing thread at each record: the host's cost of a step. */
 static void log_host(struct clock *c)
 {
     struct timespec t;
@@ -402,7 +401,7 @@ static void clock_copy(struct stream *s, void *to, const void *from, int64_t n_b
 
 static void clock_ops_copy(struct stream *s, void *to, const void *from, int64_t n_bytes)
 {
-    copy(s, to, from, n_bytes, n_bytes < GPU_SMALL_BYTES); // as kernels/cuda/device.cu
+    copy(s, to, from, n_bytes, n_bytes < GPU_SMALL_BYTES); // like kernels/cuda/device.cu
 }
 
 static void clock_fill(struct stream *s, void *to, int byte, int64_t n_bytes)
@@ -577,7 +576,7 @@ static const struct device_api *clock_api(void)
 
 static enum err clock_start(struct clock *c)
 {
-    pthread_condattr_t monotonic; // as clock_ns()
+    pthread_condattr_t monotonic; // the clock of clock_ns()
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&c->lock, NULL);

@@ -1,16 +1,15 @@
-/* bench/gpu/clock_wrap.c - what the program `clock_sluice` does otherwise than `sluice`, so that
- * models larger than this machine's RAM run with a device that reads no numbers: memory is reserved
- * but not brought in, weights that stay in it or on the device are there from the start, and those
- * of a pack are holes of its file, whose checksums are those of zeros. The linker wraps the calls.
+/* bench/gpu/clock_wrap.c - differences of the program `clock_sluice` from `sluice`, so that models
+ * larger than this machine's RAM run with a device that reads no numbers: memory is reserved but
+ * not touched, resident weights count as present from the start, and weights of a pack are holes of
+ * its file, with the checksums of zeros. The linker wraps the calls.
  *
- * Note: holes are read faster than a disk reads, so that such reads are left to layers that stream.
- */
+ * Note: holes are read faster than a disk, so only streamed layers are read. */
 #include <sys/mman.h>
 
 #include "engine/line/home.h"
 #include "engine/model/pack.h"
 
-#define BROUGHT_IN ((size_t)64 << 20) // bytes up to which memory is brought in as asked
+#define BROUGHT_IN ((size_t)64 << 20) // most bytes that are still touched in advance
 
 void *__real_mmap(void *at, size_t n_bytes, int protection, int flags, int fd, off_t offset);
 void *__wrap_mmap(void *at, size_t n_bytes, int protection, int flags, int fd, off_t offset);
@@ -40,7 +39,7 @@ enum err __wrap_pack_layer_make(const struct pack_provider *p, struct model *m, 
     struct model_layer *l = &m->layers[layer];
     if (to)
         return OK;
-    if (layer == 0) // rows of the embedding have checksums of their own
+    if (layer == 0) // rows of the embedding have their own checksums
         return __real_pack_layer_make(p, m, layer, fd, to);
     for (int64_t at = 0; at < l->n_bytes; at += PIECE_BYTES)
         m->piece_crcs[l->piece + at / PIECE_BYTES] =

@@ -1,7 +1,7 @@
-/* bench/gpu/model.c - seconds of ops, of model.h.
+/* bench/gpu/model.c - seconds of ops, for model.h.
  *
- * Note: grids here follow kernels/cuda; where a kernel changes its grid, this file does too. Tiles
- * are those of kernels/cuda/tiles.h, instructions those of gpu_fact_of(). */
+ * Note: grids here follow kernels/cuda; if a kernel changes its grid, change this file too. Tiles
+ * come from kernels/cuda/tiles.h, instruction counts from gpu_fact_of(). */
 #include "bench/gpu/model.h"
 
 #include "kernels/cuda/forced.h"
@@ -26,13 +26,13 @@ static double up_div(double a, double b)
     return ceil(a / b);
 }
 
-/* Warp instructions that one SM starts in a second. */
+/* Warp instructions that one SM issues per second. */
 static double sm_issue(const struct gpu_card *c)
 {
     return GPU_SCHEDULERS * c->clock_hz;
 }
 
-/* A kernel of `body` seconds behind another one. No body is shorter than one load. */
+/* Adds a kernel of `body` seconds, at least one load's latency, after another kernel. */
 static void add_kernel(const struct gpu_card *c, struct gpu_cost *to, double body, double bytes,
                        double flops)
 {
@@ -42,13 +42,13 @@ static void add_kernel(const struct gpu_card *c, struct gpu_cost *to, double bod
     to->flops += flops;
 }
 
-/* A kernel that reads or writes each byte once. */
+/* Adds a kernel that reads or writes each byte once. */
 static void add_pass(const struct gpu_card *c, struct gpu_cost *to, double bytes)
 {
     add_kernel(c, to, bytes / (c->memory_rate * GPU_HBM_ANYHOW), bytes, 0);
 }
 
-/* Bytes per second of memory, with so many bytes in flight on each of `sms` SMs. */
+/* Memory rate in bytes per second, with `in_flight` bytes in flight on each of `sms` SMs. */
 static double memory_rate(const struct gpu_card *c, double sms, double in_flight)
 {
     return least(c->memory_rate * GPU_HBM_SHARE, sms * in_flight / c->latency_s);
@@ -56,7 +56,7 @@ static double memory_rate(const struct gpu_card *c, double sms, double in_flight
 
 /* ---- matmul ---- */
 
-/* Tiles of a matmul on tensor cores: rows up to, BM, BN, and outputs of a warp. */
+/* Tiles of a matmul on tensor cores: most rows, BM, BN, and outputs of a warp. */
 struct tile {
     int rows, bm, bn, outputs;
     const char *kernel;
@@ -64,17 +64,17 @@ struct tile {
 #define MMA_TILE(MOST, BM, BN, BK, WM, WN, ...)                                                    \
     {MOST, BM, BN, (WM) * (WN), "matmul_mma_tile<" #BM "," #BN ","},
 static const struct tile tiles[] = {MMA_TILES(MMA_TILE)};
-/* What decodes W is among the instructions of a kernel's loop. */
+/* The instructions of these kernels' loops include decoding W. */
 #define Q_TILE(MOST, BM, BN, WM, WN, ...)                                                          \
     {MOST, BM, BN, (WM) * (WN), "matmul_q_tile<" #BM "," #BN ","},
 static const struct tile q_tiles[] = {Q_TILES(Q_TILE)};
-/* Of more than CODES_ROWS rows. */
+/* For more than CODES_ROWS rows. */
 #define CODES_ROWS 4
 #define INT8_TILE(MOST, BM, BN, HALVES, WM, ...)                                                   \
     {MOST, BM, BN, 16 * (HALVES) * (WM), "matmul_int8_mma_tile<" #BM "," #BN ","},
 static const struct tile code_tiles[] = {INT8_TILES(INT8_TILE)};
 
-/* What multiplies: its tiles, FLOPs of one mma, of the card per second, bytes of a number of x. */
+/* The multiplier: its tiles, FLOPs per mma, FLOPs per second of the card, bytes per number of x. */
 struct cores {
     const struct tile *tiles;
     double mma_flops, flops_per_s, x_bytes;
@@ -90,7 +90,7 @@ static int is_codes(const struct ops *ops, const struct weight *w)
     return ops->compute == COMPUTE_INT8 && is_q(w);
 }
 
-/* m16n8k8 on sm_75, then m16n8k16; of int8 m8n8k16, then m16n8k32, twice as many a second. */
+/* m16n8k8 on sm_75, m16n8k16 on later cards; int8: m8n8k16, then m16n8k32, at twice the rate. */
 static struct cores cores_of(const struct gpu_card *c, const struct ops *ops,
                              const struct weight *w)
 {
@@ -101,9 +101,9 @@ static struct cores cores_of(const struct gpu_card *c, const struct ops *ops,
                           2};
 }
 
-/* Instructions of a lane for a number of W that matmul_panel.cu decodes: 563 of a loop that decodes
- * 16 numbers a lane, counted when q4 was among its formats, its mma among them. All of the loop's
- * branches are counted, so fewer are run. A tile of up to 128 rows decodes all of W. */
+/* Instructions per lane and number of W in matmul_panel.cu: counted as 563 for a loop that decodes
+ * 16 numbers per lane, when q4 was among its formats, including mma. The count has all branches of
+ * the loop; fewer are executed. A tile of up to 128 rows decodes all of W. */
 #define PANEL_INSTRUCTIONS 35
 
 static double panel_issue_s(const struct gpu_card *c, double m, double numbers)
@@ -111,8 +111,8 @@ static double panel_issue_s(const struct gpu_card *c, double m, double numbers)
     return up_div(m, 128) * numbers * PANEL_INSTRUCTIONS / GPU_WARP / (c->n_sm * sm_issue(c));
 }
 
-/* One product of m rows on tensor cores. n_same: so many alike in one grid (experts). decode_s:
- * seconds of issuing what decodes W. */
+/* Adds one product of m rows on tensor cores. n_same: number of equal products in one grid
+ * (experts). decode_s: seconds to issue the instructions that decode W. */
 static void add_mma(const struct gpu_card *c, struct gpu_cost *to, struct cores cores, double m,
                     double n, double k, double weight_bytes, double n_same, double decode_s)
 {
@@ -124,7 +124,7 @@ static void add_mma(const struct gpu_card *c, struct gpu_cost *to, struct cores 
     const double warps = t->bm * t->bn / t->outputs, sms = least(blocks, c->n_sm);
     const double on_sm = up_div(blocks, c->n_sm), resident = least(on_sm, f.blocks_per_sm);
     const double block_flops = 2.0 * t->bm * t->bn * k;
-    /* A scheduler has resident * warps / 4 of them, and starts one instruction a cycle. */
+    /* A scheduler has resident * warps / 4 warps and issues one instruction per cycle. */
     const double warp_s = block_flops / warps / cores.mma_flops * f.per_mma / c->clock_hz;
     const double rounds = on_sm / resident;
     const double mma_s = rounds * warp_s * most(resident * warps / GPU_SCHEDULERS, GPU_WARP_CPI);
@@ -138,7 +138,7 @@ static void add_mma(const struct gpu_card *c, struct gpu_cost *to, struct cores 
     add_kernel(c, to, most(memory_s, most(issue_s, tensor_s)), bytes, n_same * 2 * m * n * k);
 }
 
-/* Products in f32, and of a few rows of codes by dp4a: a rate for many rows, memory's for few. */
+/* Adds products in f32, or of a few int8 rows by dp4a: limited by a fixed rate, or by memory. */
 static void add_plain(const struct gpu_card *c, struct gpu_cost *to, double m, double n, double k,
                       double weight_bytes, double flops_per_s)
 {
@@ -151,7 +151,7 @@ static double stored_bytes(const struct weight *w)
     return (double)weight_bytes(w->layout, w->dtype, w->n, w->k);
 }
 
-/* n_same products of m rows each by n outputs of weights like w, `bytes` of them. */
+/* Adds n_same products of m rows by n outputs of weights like w, with `bytes` of weights each. */
 static void add_product(const struct gpu_card *c, struct gpu_cost *to, const struct ops *ops,
                         const struct weight *w, double m, double n, double bytes, double n_same)
 {
@@ -165,8 +165,8 @@ static void add_product(const struct gpu_card *c, struct gpu_cost *to, const str
                 decodes ? panel_issue_s(c, m, n_same * n * w->k) : 0);
 }
 
-/* The parts of a matmul over 1 / n_experts of their outputs. Rows, and panels of q8 or q4, of one
- * format share a launch. */
+/* Adds the parts of a matmul, each with 1 / n_experts of its outputs. Adjacent rows, or panels of
+ * q8 or q4, of one format share a launch. */
 static void add_parts(const struct gpu_card *c, struct gpu_cost *to, const struct ops *ops,
                       const struct matmul_args *a, double m, int n_experts, double n_same)
 {
@@ -191,12 +191,12 @@ static struct gpu_cost matmul_cost(const struct gpu_card *c, const struct ops *o
     if (a->m <= 0)
         return cost;
     if (ops->compute != COMPUTE_F32 && !a->same_x)
-        add_pass(c, &cost, (double)a->m * a->parts[0].w.k * 6); // x to bf16, or to codes
+        add_pass(c, &cost, (double)a->m * a->parts[0].w.k * 6); // converts x to bf16 or int8
     add_parts(c, &cost, ops, a, a->m, 1, 1);
     return cost;
 }
 
-/* Experts that m tokens go to, `used` each, where each expert is as likely. */
+/* Expected number of experts with tokens: each of m tokens uses `used`, equally likely. */
 static double experts_met(int m, int used, int n_experts)
 {
     return n_experts * (1 - pow(1 - (double)used / n_experts, m));
@@ -216,9 +216,9 @@ static struct gpu_cost experts_cost(const struct gpu_card *c, const struct ops *
     return cost;
 }
 
-#define DECODE_INSTRUCTIONS 14 // a number of q4, as counted; other formats take about as many
+#define DECODE_INSTRUCTIONS 14 // per number of q4, as counted; other formats are similar
 
-/* Panels to rows, or to panels of another format: decoded once, written whole. */
+/* Panels to rows, or to panels of another format: each number is decoded once and written. */
 static struct gpu_cost decode_cost(const struct gpu_card *c, const struct decode_args *a)
 {
     struct gpu_cost cost = {0};
@@ -234,8 +234,8 @@ static struct gpu_cost decode_cost(const struct gpu_card *c, const struct decode
 
 /* ---- attention ---- */
 
-/* Kernels of one token: split, and join, which stores the token, too. Where the policy has scores
- * they and the place are launches of their own, as is the trait. */
+/* Kernels per token: split, and join, which also stores the token. If the policy has scores,
+ * scoring and choosing the place are two more launches, and the trait is another. */
 static int token_launches(int policy)
 {
     const struct evict_rule score = evict_rule_of(policy);
@@ -251,7 +251,7 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
     const int group = a->n_heads / l->n_kv_heads;
     const int r = group == 1 ? 1 : group == 2 ? 2 : group <= 4 ? 4 : 8;
     const int splits = forced_splits(a->slots_max, a->kv.rings != NULL);
-    const int64_t units = (int64_t)l->n_kv_heads * splits; // of a row
+    const int64_t units = (int64_t)l->n_kv_heads * splits; // per row
     const int at_once = (int)(forced_units(a->n_spans, units, group, l->head_dim,
                                            evict_decode_scores(a->evict.policy)) /
                               units);
@@ -280,14 +280,14 @@ static struct gpu_cost forced_cost(const struct gpu_card *c, const struct attend
     return cost;
 }
 
-/* Instructions a lane for each number of a pair of query and key, as counted. prompt_rows: q . k
- * twice (65 instructions of which 32 multiply), weight x v once (55, 16). prompt_scores: q . k once
- * more. On tensor cores q . k and weight x v are made once, and instructions are those per mma. */
-#define ATTEND_QUERIES      128 // of a block on tensor cores
+/* Instructions per lane for each number of a (query, key) pair, as counted. prompt_rows: q . k
+ * twice (65 instructions, 32 of them multiply), weight x v once (55, 16). prompt_scores: q . k once
+ * more. On tensor cores q . k and weight x v are computed once, with counts per mma. */
+#define ATTEND_QUERIES      128 // per block on tensor cores
 #define ROWS_INSTRUCTIONS   (2 * 65.0 / 32 + 55.0 / 16)
 #define SCORES_INSTRUCTIONS (65.0 / 32)
 
-/* A kernel over so many pairs x heads x dimensions, `products` of them each. */
+/* Adds a kernel over `numbers` = pairs x heads x dimensions, with `products` products each. */
 static void add_pairs(const struct gpu_card *c, struct gpu_cost *to, const char *kernel,
                       double numbers, double instructions, double products)
 {
@@ -304,7 +304,7 @@ static void add_pairs(const struct gpu_card *c, struct gpu_cost *to, const char 
 static struct gpu_cost prompt_cost(const struct gpu_card *c, const struct attend_prompt_args *a)
 {
     struct gpu_cost cost = {0};
-    double pairs = 0, masked = 0; // what a block multiplies beyond what its queries see
+    double pairs = 0, masked = 0; // products beyond what the queries of a block see
     for (int i = 0; i < a->n_spans; i++) {
         const struct prompt_span *s = &a->spans[i];
         const double end = s->first + s->n, low = a->window > 0 ? most(0, end - a->window) : 0;
@@ -337,7 +337,7 @@ static struct gpu_cost keep_cost(const struct gpu_card *c, const struct prompt_k
     const double slot_bytes = (double)a->from.page_bytes / PAGE_SLOTS;
     const double kept = evict_slots_after(&a->evict, &a->limits, 0, 0, 0, a->n_prompt);
     if (a->evict.policy != EVICT_FULL)
-        for (int i = 0; i < 2; i++) // ranks, then the choice, a block a head
+        for (int i = 0; i < 2; i++) // ranks, then the choice, one block per head
             add_kernel(c, &cost, up_div(a->n_prompt, 256) * c->near_s, 0, 0);
     add_pass(c, &cost, least(kept, a->n_prompt) * slot_bytes * 2);
     return cost;
@@ -345,7 +345,7 @@ static struct gpu_cost keep_cost(const struct gpu_card *c, const struct prompt_k
 
 /* ---- rows ---- */
 
-/* A row is added up by `threads` of the fact, 16 loads of 4 bytes a turn each, `passes` times, and
+/* A row is summed by `threads` of the fact, 16 loads of 4 bytes per turn each, `passes` times, and
  * read once more by all. */
 static struct gpu_cost norm_cost(const struct gpu_card *c, const struct norm_args *a)
 {
@@ -359,7 +359,7 @@ static struct gpu_cost norm_cost(const struct gpu_card *c, const struct norm_arg
     return cost;
 }
 
-/* A slice of logits of a position goes through one block twice: 4 loads a turn. */
+/* A slice of logits of a position is read twice by one block: 4 loads per turn. */
 static struct gpu_cost head_cost(const struct gpu_card *c, const struct head_reduce_args *a)
 {
     struct gpu_cost cost = {0};
@@ -369,7 +369,7 @@ static struct gpu_cost head_cost(const struct gpu_card *c, const struct head_red
     return cost;
 }
 
-/* Ops that read and write each number once: their bytes. */
+/* Bytes of ops that read and write each number once. */
 static double row_bytes_of(enum op op, const void *args)
 {
     switch ((int)op) {
@@ -436,7 +436,7 @@ struct gpu_cost gpu_op(const struct gpu_card *card, enum op op, const struct ops
         return head_cost(card, args);
     default:
         add_pass(card, &cost, row_bytes_of(op, args));
-        if (op == OP_route) // choose, then count by one block
+        if (op == OP_route) // choose, then count in one block
             add_kernel(card, &cost, 2 * card->latency_s, 0, 0);
         return cost;
     }

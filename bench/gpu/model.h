@@ -1,12 +1,12 @@
-/* bench/gpu/model.h - a model of graphics cards: the seconds that a card takes for one op.
+/* bench/gpu/model.h - a model of graphics cards: the seconds that a card needs for one op.
  *
- * Owns: published rates of cards, what the kernels' machine code was counted to do, and the
- * arithmetic from both to seconds. Refuses: to measure; every second of this file is modelled.
+ * Owns: published rates of cards, counts from the kernels' machine code, and the arithmetic from
+ * both to seconds. Refuses: measuring; every second in this file is modelled.
  *
  * A kernel takes the longest of three times: its bytes at the rate that its loads in flight allow
- * (Little's law, at most GPU_HBM_SHARE of the memory's rate); its instructions, one a scheduler and
- * cycle; its work on tensor cores. Each kernel adds launch_s, the gap before a kernel that depends
- * on the one before it. */
+ * (Little's law, at most GPU_HBM_SHARE of the memory's rate); its instructions, one per scheduler
+ * and cycle; its work on tensor cores. Each kernel adds launch_s, the gap before a kernel that
+ * depends on the one before it. */
 #ifndef BENCH_GPU_MODEL_H
 #define BENCH_GPU_MODEL_H
 
@@ -14,19 +14,19 @@
 
 #define GPU_WARP          32
 #define GPU_SCHEDULERS    4
-#define GPU_HBM_SHARE     0.92 // of the published rate: what copies reach
-#define GPU_HBM_ANYHOW    0.75 // of it: kernels of one pass whose loads were not counted
-#define GPU_WARP_CPI      1.7  // cycles from one instruction of a warp to its next, at best
+#define GPU_HBM_SHARE     0.92 // of the published rate: reached by copies
+#define GPU_HBM_ANYHOW    0.75 // of the published rate: one-pass kernels without counted loads
+#define GPU_WARP_CPI      1.7  // least cycles between two instructions of a warp
 #define GPU_SMALL_BYTES   (64 << 10)
-#define GPU_COPY_START_S  1.5e-6 // of a copy engine, from one copy to the next
+#define GPU_COPY_START_S  1.5e-6 // gap between two copies of a copy engine
 #define GPU_FACTS_MAX     1024
 #define GPU_KERNEL_NAME   64
-#define GPU_INT8_SHARE    0.05 // of the tensor rate in bf16: up to four rows multiply by dp4a
-/* Of what matmuls reach on tensor cores: FlashAttention-2, whose kernel has the same form, reaches
- * 0.57 of it on an H100 and 0.8 on an A100, as published. */
+#define GPU_INT8_SHARE    0.05 // of the bf16 tensor rate: up to four rows multiply by dp4a
+/* Of the rate that matmuls reach on tensor cores: FlashAttention-2, whose kernel has the same form,
+ * reaches 0.57 on an H100 and 0.8 on an A100, as published. */
 #define GPU_ATTEND_SHARE 0.6
-#define GPU_SCALAR_SHARE  0.7  // of the instructions a scheduler can start: loops without mma
-#define GPU_DECODE_SHARE  0.8  // of the memory's rate: decode writes rows whole
+#define GPU_SCALAR_SHARE  0.7  // of the peak issue rate of a scheduler: loops without mma
+#define GPU_DECODE_SHARE  0.8  // of the memory's rate: decode writes whole rows
 
 struct gpu_card {
     const char *name;
@@ -35,51 +35,51 @@ struct gpu_card {
     double clock_hz;
     int64_t memory_bytes;
     double memory_rate;       // bytes per second
-    double latency_s;         // of a load from memory under load
-    double near_s;            // of a load that L2 answers
+    double latency_s;         // of a load from memory, under load
+    double near_s;            // of a load served by L2
     double tensor_flops;      // per second, bf16 (sm_75: f16) with f32 sums, dense
-    double tensor_share;      // of it that mma.sync reaches, at the card's power
+    double tensor_share;      // share of it that mma.sync reaches at the card's power limit
     double f32_flops;         // per second
     double h2d, d2h;          // bytes per second
-    double launch_s, queue_s; // the gap before a dependent kernel; the host's time to queue one
+    double launch_s, queue_s; // gap before a dependent kernel; host time to queue a kernel
 };
 
-/* NULL: there is none. "t4", "a10", "rtx4090", "a100-40", "a100", "h100", "h200". */
+/* "t4", "a10", "rtx4090", "a100-40", "a100", "h100", "h200"; NULL: unknown. */
 const struct gpu_card *gpu_card_by_name(const char *name);
-const struct gpu_card *gpu_card_at(int i); // NULL behind the last
+const struct gpu_card *gpu_card_at(int i); // NULL after the last
 
-/* What counting a loop of a kernel's machine code gave, for one architecture. */
+/* Counts from a loop of a kernel's machine code, for one architecture. */
 struct gpu_fact {
-    char kernel[GPU_KERNEL_NAME]; // "matmul_mma_tile<16, 32", the beginning of its name
+    char kernel[GPU_KERNEL_NAME]; // beginning of its name, "matmul_mma_tile<16, 32"
     int arch;
-    double per_mma;         // instructions per mma; 0: it has none
+    double per_mma;         // instructions per mma; 0: no mma
     double bytes_in_flight; // per SM, of loads from memory
     int blocks_per_sm, threads;
-    char loop[16]; // "K bf16", "V q4"; "": not said
+    char loop[16]; // "K bf16", "V q4"; "": not named
 };
 
-/* Reads a table that `make sass` wrote (bench/results/cuda-sass.csv), of the last commit in it;
- * what it has takes the place of the built-in facts. ERR_INPUT names file and line. */
+/* Reads a table written by `make sass` (bench/results/cuda-sass.csv): rows of its last commit
+ * replace the built-in facts. ERR_INPUT names file and line. */
 enum err gpu_facts_read(const char *path);
-/* Mean over the loops of a kernel whose names hold the word `loop`, or say nothing, on the card's
- * architecture, or on the next older one. */
+/* Mean over the loops of a kernel whose names contain `loop` or are empty, for the card's
+ * architecture, or the next older one. */
 struct gpu_fact gpu_fact_of(const struct gpu_card *card, const char *kernel, const char *loop);
 
-/* What an op takes. */
+/* The cost of an op. */
 struct gpu_cost {
-    double s;       // of the card
+    double s;       // seconds on the card
     int n_launches; // kernels
-    double bytes;   // of the card's memory, read and written
+    double bytes;   // read and written in the card's memory
     double flops;
 };
 
-/* Args as they come to struct device_api's launch, but that the host can read spans. */
+/* Args as for the launch of struct device_api, but with spans that the host can read. */
 struct gpu_cost gpu_op(const struct gpu_card *card, enum op op, const struct ops *ops,
                        const void *args);
-/* A copy: over the link (there: to the device), or between two places of the device. */
+/* A copy over the link, or within the device. */
 enum gpu_copy { GPU_H2D, GPU_D2H, GPU_INSIDE };
 double gpu_copy_s(const struct gpu_card *card, enum gpu_copy kind, int64_t n_bytes);
-/* As the device reads weights (struct device_api). */
+/* The form in which the device reads weights (struct device_api). */
 struct weight_form gpu_weight_form(const struct gpu_card *card, enum compute compute,
                                    enum dtype stored);
 

@@ -5,9 +5,9 @@
 #include "offload/probe_impl.h"
 #include "policy/evict.h"
 
-#define RATES_TOKENS 1024 // of the tile, of a row's slots and of the prompt of step_rates()
+#define RATES_TOKENS 1024 // tokens of the tile, slots of a row and prompt tokens in step_rates()
 #define RATES_ROWS   64
-#define HEAD_COPIES  4 // of a batch: what compact reads, requests, results there and back
+#define HEAD_COPIES  4 // per batch: input of compact, requests, results in both directions
 
 struct making {
     const struct card_job *job;
@@ -15,9 +15,9 @@ struct making {
     const struct gpu_card *card;
     struct ops ops;
     struct modelled *to;
-    int tile;     // tokens that a plan for the card works on at once
-    int m;        // tokens of the tile at hand
-    double times; // that what is priced comes in a step
+    int tile;     // tokens of a tile, as planned for the card
+    int m;        // tokens of the current tile
+    double times; // number of repetitions in a step
 };
 
 static void add(const struct making *mk, enum spent spent, enum op op, const void *args)
@@ -35,7 +35,7 @@ static struct weight weight_of(const struct making *mk, int64_t n, int64_t k)
     return (struct weight){.dtype = form.dtype, .n = (int)n, .k = (int)k, .layout = form.layout};
 }
 
-/* Parts of one matmul: n[i] outputs each. */
+/* Adds one matmul with parts of n[i] outputs. */
 static void matmul(const struct making *mk, enum spent spent, int64_t k, int n_parts,
                    const int64_t *n)
 {
@@ -45,7 +45,7 @@ static void matmul(const struct making *mk, enum spent spent, int64_t k, int n_p
     add(mk, spent, OP_matmul, &a);
 }
 
-/* n_slices of the head, HEAD_TILE outputs each: the same x. */
+/* Adds n_slices of the head, HEAD_TILE outputs each, with the same x. */
 static void multiply_slices(struct making *mk, int64_t k, int64_t n_slices)
 {
     struct matmul_args a = {.m = mk->m, .n_parts = 1};
@@ -97,7 +97,7 @@ static void mlp(const struct making *mk)
     matmul(mk, SPENT_MATMUL, s->ffn_dim, 1, &out);
 }
 
-/* A layer but for its attention. */
+/* Adds a layer without attention. */
 static void layer(const struct making *mk)
 {
     const struct shape *s = mk->shape;
@@ -141,7 +141,7 @@ static void attend_rows(const struct making *mk)
     add(mk, SPENT_ATTENTION, OP_attend_forced, &a);
 }
 
-/* The prompts of a batch, a tile of each after the other. */
+/* Adds the prompts of a batch, one tile at a time. */
 static void attend_prompts(struct making *mk)
 {
     const struct shape *s = mk->shape;
@@ -150,7 +150,7 @@ static void attend_prompts(struct making *mk)
     const int tile = (int)min_i64(mk->tile, mk->job->prompt);
     kv_layout_init(&a.layout, KV_BF16, s->n_kv_heads, s->head_dim);
     float scores;
-    a.scores = mk->job->kv_share < 1 ? &scores : NULL; // only whether there are any is looked at
+    a.scores = mk->job->kv_share < 1 ? &scores : NULL; // only checked for NULL
     for (span.first = 0; span.first < mk->job->prompt; span.first += tile) {
         span.n = (int)min_i64(tile, mk->job->prompt - span.first);
         a.n_max = span.n;
@@ -175,7 +175,7 @@ static void head(struct making *mk, int positions)
     }
 }
 
-/* As a plan chooses it. The kernels' scratch: what matmuls read, rounded to 2 bytes a number. */
+/* The tile of a plan. Scratch of the kernels: inputs of matmuls, 2 bytes per number. */
 static int tile_of(const struct card_job *job, const struct shape *s, const struct gpu_card *card)
 {
     struct plan_costs costs = {.tile_bytes = layer_tile_bytes};
@@ -187,16 +187,16 @@ static int tile_of(const struct card_job *job, const struct shape *s, const stru
                             job->device_memory > 0 ? job->device_memory : card->memory_bytes);
 }
 
-/* Tables of `times` steps of the line. A kernel copies them (ops_copy, kernels/device.h), so they
- * wait for no copy of another stream. */
+/* Adds the tables of `times` steps of the line. A kernel copies them (ops_copy, kernels/device.h),
+ * so they wait for no copy on another stream. */
 static void tables(const struct making *mk, double times)
 {
     mk->to->s[SPENT_COPIES] += times * (mk->card->launch_s + gpu_copy_s(mk->card, GPU_H2D, 4096));
     mk->to->commands += (int)times;
 }
 
-/* Before the layers: rows of tokens, and of learned positions, each by a table of offsets. Behind
- * them: rows that the head needs move together. */
+/* Before the layers: rows of tokens and of learned positions, each with a table of offsets. After
+ * the layers: compacts the rows that the head needs. */
 static void embed_and_compact(const struct making *mk)
 {
     const int learned = mk->shape->position == POSITION_LEARNED;
@@ -208,7 +208,7 @@ static void embed_and_compact(const struct making *mk)
     tables(mk, mk->times * (1 + learned + HEAD_COPIES));
 }
 
-/* Numbers of the matrices of a layer. */
+/* Numbers in the matrices of a layer. */
 static double layer_numbers(const struct shape *s)
 {
     const double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
@@ -216,7 +216,7 @@ static double layer_numbers(const struct shape *s)
     return (2 * heads + 2 * kv) * s->dim + mlps * (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
 }
 
-/* Weights that matmuls do not read as they are stored become rows in every pass. */
+/* Weights in a format that matmuls cannot read are decoded to rows in every pass. */
 static void decode_weights(const struct making *mk)
 {
     const struct weight_form form =
@@ -229,7 +229,7 @@ static void decode_weights(const struct making *mk)
     add(mk, SPENT_DECODE, OP_decode, &a);
 }
 
-/* What crosses the link in a pass: weights and KV that do not stay; a row's new token goes back. */
+/* Seconds of the link per pass: streamed weights and KV; back: each row's new token. */
 static double link_s(const struct making *mk, double weights)
 {
     const struct card_job *job = mk->job;
@@ -238,7 +238,7 @@ static double link_s(const struct making *mk, double weights)
     const double kv = (double)job->rows * slots_of(job) * slot;
     if (job->device_memory == 0)
         return 0;
-    const double frames = 3.0 * weights / s->n_layers; // in flight and at work
+    const double frames = 3.0 * weights / s->n_layers; // in flight and in use
     const double stays = (double)job->device_memory - frames;
     const double moved = weights - (stays > 0 ? stays : 0);
     return (moved + kv) / mk->card->h2d;
@@ -286,7 +286,7 @@ void step_price(struct modelled *to, const struct card_job *job, const struct sh
     to->prompt_s = to->prompt_s > kv ? to->prompt_s : kv;
 }
 
-/* As the probe measures it: a burst of matmuls of one row by 64 x 64, queued and run. */
+/* Measured like in the probe: a burst of matmuls of one row by 64 x 64, queued and run. */
 static double launch_s(const struct making *mk)
 {
     struct matmul_args a = {.m = 1, .n_parts = 1};

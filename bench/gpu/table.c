@@ -89,7 +89,7 @@ static enum err table_print(const char *command, const char *commit)
     return OK;
 }
 
-/* Lines of a machine file. The shape: 7,168 wide, 56 heads of 128 numbers with KV of their own. */
+/* Prints lines of a machine file. The shape: 7,168 wide, 56 heads of 128 numbers, no GQA. */
 static enum err machine_print(const char *name)
 {
     struct pack_provider model;
@@ -134,5 +134,5 @@ int main(int argc, char **argv)
         e = machine ? machine_print(machine) : table_print(command, commit);
     if (e != OK)
         fprintf(stderr, "sluice: error: gpu_model: %s\n", err_text());
-    return (int)e; // as the program: below 100 they are exit codes
+    return (int)e; // same exit codes as the program: below 100
 }

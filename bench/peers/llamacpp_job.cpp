@@ -1,15 +1,14 @@
-/* bench/peers/llamacpp_job.cpp - our job on llama.cpp: given token ids, greedy, end-of-text
- * ignored.
+/* bench/peers/llamacpp_job.cpp - our job on llama.cpp: token ids, greedy, end-of-text ignored.
  *
  * Owns: batches of rows over llama.h and their clock. Refuses: text, templates and sampling beyond
- * the argmax. A newcomer would miss: rows of a batch start together and, as all generate the same
- * number of tokens, end together; so a static batch wastes nothing. Built by run_llamacpp.py.
+ * the argmax. Note: all rows generate the same number of tokens, so the rows of a static batch end
+ * together and waste nothing. Built by run_llamacpp.py.
  *
  * llamacpp_job MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM [GPU_LAYERS KV_ON_GPU]
- *   JOB: "ROWS NEW", then per row "N id ... id". OUT: per row NEW ids. KV: unified | split (a
+ *   JOB: "ROWS NEW", then per row "N id ... id". OUT: per row NEW ids. KV: unified | split (one
  * stream per row). REPACK: 1 lets the library keep a second, rearranged copy of weights; 0 computes
- * from the map. WARM: 1 runs a request of other tokens before the clock. With a GPU: layers on it, and
- * whether KV of all layers is (1) or of those layers alone. Figures go to stdout as "name value". */
+ * from the mapped file. WARM: 1 runs a request of other tokens before the clock. GPU_LAYERS: layers
+ * on the GPU; KV_ON_GPU: 1: KV of all layers, 0: KV of those layers. Prints "name value" lines. */
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -67,7 +66,7 @@ job job_read(const char *path)
     return j;
 }
 
-/* Ties go to the lowest id. Two sweeps: the first one vectorises. */
+/* Ties go to the lowest id. Two loops, because the first one vectorises. */
 llama_token argmax(const float *logits, int n)
 {
     float best = logits[0];
@@ -86,7 +85,7 @@ void batch_add(llama_batch &b, llama_token id, int pos, int seq, bool wants_logi
     b.logits[i] = wants_logits;
 }
 
-/* Rows [from, to) from their prompts to their last token. */
+/* Runs rows [from, to) from their prompts to their last token. */
 void batch_run(llama_context *ctx, const job &j, size_t from, size_t to, std::vector<row_ids> &out,
                clocks &c)
 {
@@ -95,7 +94,7 @@ void batch_run(llama_context *ctx, const job &j, size_t from, size_t to, std::ve
     for (size_t r = from; r < to; r++)
         n_tokens += j.prompts[r].size();
     llama_batch b = llama_batch_init((int)n_tokens, 0, 1);
-    std::vector<int> last(to - from); // where in the batch a row's logits are
+    std::vector<int> last(to - from); // index in the batch of a row's logits
     double start_s = now_s();
     llama_memory_clear(llama_get_memory(ctx), false);
     b.n_tokens = 0;
@@ -139,7 +138,7 @@ llama_context *context_open(llama_model *model, const job &j, size_t n_rows, int
     p.n_batch = (uint32_t)std::max(n_tokens, n_rows);
     p.n_ubatch = std::min((uint32_t)std::atoi(argv[6]), p.n_batch);
     p.n_seq_max = (uint32_t)n_rows;
-    p.n_outputs_max = (uint32_t)n_rows; // else room for the logits of a whole prompt is set aside
+    p.n_outputs_max = (uint32_t)n_rows; // else the library reserves logits for whole prompts
     p.n_threads = p.n_threads_batch = std::atoi(argv[5]);
     p.no_perf = true;
     if (argc > 11)
@@ -159,7 +158,8 @@ long peak_rss_kib()
     return 0;
 }
 
-/* The first prompt's length of other tokens, then one decode, so that nothing of the job is first. */
+/* Runs other tokens, as long as the first prompt, then one decode, so that the job has no first-use
+ * costs. */
 void warm_up(llama_context *ctx, const job &j)
 {
     job one;

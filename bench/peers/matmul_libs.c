@@ -25,7 +25,7 @@
 #define PAUSE_NS     60000000
 #define CALLS_MAX    4000
 
-/* One cell: a shape, and the operands in every form. */
+/* One cell: a shape, and its operands in every form. */
 struct cell {
     int n, k, m, threads;
     int n_copies;
@@ -50,7 +50,7 @@ static void *take(int64_t bytes)
     return p;
 }
 
-/* Small numbers in any format of 2 or 4 bytes. */
+/* Fills small numbers in any format of 2 or 4 bytes. */
 static void fill(void *p, int64_t bytes)
 {
     for (int64_t i = 0; i < bytes; i++)
@@ -110,7 +110,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* GFLOP/s that one call in ten reaches. */
+/* The GFLOP/s of the fastest tenth of calls. */
 static double measure(struct cell *c, void (*call)(struct cell *c, int copy))
 {
     static double times[CALLS_MAX];
@@ -127,7 +127,7 @@ static double measure(struct cell *c, void (*call)(struct cell *c, int copy))
     return 2.0 * c->m * c->n * c->k / times[n / 10];
 }
 
-/* The primitive with whatever order of weights it prefers; the copies are in that order. */
+/* Creates the primitive with its preferred order of weights, and copies in that order. */
 static void dnnl_open(struct cell *c)
 {
     dnnl_memory_desc_t src, any, dst;
@@ -171,7 +171,7 @@ static double best_of(double a, double b)
     return a > b ? a : b;
 }
 
-/* bf16 against oneDNN, f32 against OpenBLAS; each pair takes turns. */
+/* Compares bf16 with oneDNN, f32 with OpenBLAS; each pair takes turns. */
 static void cell_run(struct cell *c, int rounds)
 {
     char isa[64];
