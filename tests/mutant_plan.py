@@ -172,7 +172,7 @@ fault("the roof has no KV", "bench/paper.py",
 fault("tokenize adds nothing where a row asks", "engine/cli/commands_text.c",
       "tokenizer_encode_all(o->tokenizer, s, n, add_special,", "tokenizer_encode_all(o->tokenizer, s, n, 0 * add_special,", "evaluate_test.py")
 fault("tokenize keeps its answers to itself", "engine/cli/commands_text.c",
-      "            fflush(stdout); // who", "            // who", "chat_rows_test.py --only at_once")
+      "            fflush(stdout); // a caller", "            // a caller", "chat_rows_test.py --only at_once")
 fault("spaces that end a context stay there", "bench/lm_eval_sluice.py",
       "split.append((bare, context[len(bare):] + continuation))", "split.append((context, continuation))", "evaluate_test.py")
 fault("a context is cut one token short", "bench/lm_eval_sluice.py",
