@@ -2,6 +2,7 @@
 #include "engine/model/pack.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -85,8 +86,38 @@ static void test_source_hashes(void **state)
     assert_true(hashes_of(one).content != a.content);
 }
 
+/* Hashes of a thread's file: 0 when one of them differs from the first. */
+static void *hash_often(void *path)
+{
+    uint64_t first = hashes_of(path).content, same = 1;
+    for (int i = 0; i < 50; i++)
+        same &= hashes_of(path).content == first;
+    return (void *)(uintptr_t)same;
+}
+
+static void test_threads_hash_at_the_same_time(void **state)
+{
+    (void)state;
+    static char large[3 << 20];
+    char paths[2][128];
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        snprintf(paths[i], sizeof paths[i], "%s/t%d.gguf", temp_dir, i);
+        memset(large, 'a' + i, sizeof large);
+        write_file(paths[i], large, sizeof large);
+    }
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, hash_often, paths[i]), 0);
+    for (int i = 0; i < 2; i++) {
+        void *same;
+        assert_int_equal(pthread_join(threads[i], &same), 0);
+        assert_non_null(same);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_source_hashes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_source_hashes),
+                                       cmocka_unit_test(test_threads_hash_at_the_same_time)};
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }
