@@ -1,4 +1,4 @@
-"""What run.py measures: one function per table, TABLES names them. Each opens the CSV and fills it.
+"""What run.py measures: one function per table, TABLES names them. Each opens its CSV and fills it.
 
 Owns: which engines with which flags, which job, which limits. Refuses: clocks, turns, searches (run.py).
 """
@@ -16,7 +16,7 @@ import peer
 from jobs import Engine
 
 BUDGETS = [64, 96, 128, 192, 256, 400, 640]
-CODE_MIB = 24         # what sluice may take beside --mem-ram
+CODE_MIB = 24         # what sluice may use in addition to --mem-ram
 KV_BYTES = 23040      # of a token of SmolLM2-135M: 30 layers, 3 heads of 64, K and V, two bytes
 BATCHES = [64, 32, 16, 8, 4, 2, 1]
 SMALL = "SmolLM2-135M-Instruct"
@@ -32,12 +32,12 @@ COLUMNS = ["kind", "case", "engine", "version", "weights", "compute", "shares", 
 
 
 def sharing(fmt, own="", **more):
-    """sluice with the common prefixes of prompts computed once, and not."""
+    """sluice with common prefixes of prompts computed once, and for every prompt."""
     return [Engine("sluice", f"--format {fmt}", f"{own} --share-prefixes {way}", **more) for way in ("on", "off")]
 
 
 def cache_folder():
-    """Where sluice keeps packs of dummy weights: the disk that is held."""
+    """The folder for packs of dummy weights, on the limited disk."""
     at = os.environ.get("SLUICE_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice")
     os.makedirs(at, exist_ok=True)
@@ -45,7 +45,7 @@ def cache_folder():
 
 
 def held_disk(rate):
-    """The limit of a disk, tried out: where it cannot be held the table is not measured."""
+    """Checks that the limit of a disk works: if not, the table is not measured."""
     if not rate:
         return {}
     limit = f"{rate:.0f}:{cache_folder()}"
@@ -77,7 +77,7 @@ def ram(bench):
 
 
 def streamed(bench):
-    """Every engine on one full batch of its best size, sluice on as many rows, and on a queue."""
+    """Every engine on one full batch of its best size; sluice on as many rows, and on a queue."""
     a = bench.a
     queue, n_new = a.rows or 384, a.new or 32
     a.search_new = a.search_new or min(4, n_new)
@@ -142,7 +142,7 @@ def formats(bench):
 
 
 def start(bench):
-    """How long until the first token, and how much of a run in RAM the CPU is not computing."""
+    """Time to the first token, and the share of a run in RAM without computing."""
     a = bench.a
     rows, n_new = a.rows or 64, a.new or 64
     prompts = jobs.chat_ids(a.sluice, rows)
@@ -170,7 +170,7 @@ def budget_engine(name, fmt, budget_mib, longest):
 
 
 def budget(bench):
-    """One row per engine and budget, over its runs; runs and tries stand in a CSV beside it."""
+    """One row per engine and budget, over its runs; runs and tries are in a second CSV."""
     a = bench.a
     rows, n_new = a.rows or 64, a.new or 64
     a.search_new = a.search_new or min(16, n_new)
@@ -204,10 +204,10 @@ def budget(bench):
         bench.results.add(row)
 
 
-# ---- what is not a job ----
+# ---- tables without jobs ----
 
 def rows_of(text):
-    """Rows of a CSV of ours, without lines of comment."""
+    """Rows of a CSV of bench/results, without comment lines."""
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))
 
 
@@ -247,7 +247,7 @@ LDLIBS = "-ljansson -lpcre2-8 -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm 
 
 
 def quality(bench):
-    """Perplexity: what is lost, beside what is won in speed."""
+    """The loss in perplexity, and the gain in speed."""
     a = bench.a
     policies = [("KV " + p, "q4_1", ["--kv-policy", p] + (["--kv-budget", "128"] if p != "full" else []), a.windows or 64)
                 for p in ("full", "h2o-mean", "h2o", "streaming", "window")]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How good the planner's choice is: choice.py [flags]; per case the automatic plan and 16 others, all of them run.
+"""How good the planner's choice is: choice.py [flags]; runs the automatic plan and 16 others per case.
 
-A row of bench/results/choice-CPU.csv with kind = plan is a plan of the grid, as the flags that freeze it; one with kind = run is
-a run of it, or of the automatic plan (flags "auto") in the same turn. The grid goes around the automatic plan:
-rows of a batch, batches, resident layers, prefill tokens, where KV lives, one of them changed (nearer and further), then two
-at once, drawn by a seed; what does not fit, or comes to a plan that is there, is left out. The first turn runs the whole grid, the
-others the automatic plan and the --finals fastest of it: who was slow once does not win by a median, and among many single runs the
-best is a lucky one. The last line is the figure: the median and the worst of chosen / best, where best is the least median of
-seconds among the plans that ran in every turn.
+A row of bench/results/choice-CPU.csv with kind = plan is a plan of the grid, as the flags that freeze the plan; kind = run is a
+run of a grid plan, or of the automatic plan (flags "auto") in the same turn. The grid changes the automatic plan in one of rows of
+a batch, batches, resident layers, prefill tokens, place of KV (a smaller and a larger change), then in two at once, drawn by a
+seed. Plans that do not fit, or equal another, are left out. The first turn runs the whole grid; the others run the automatic
+plan and the --finals fastest: a plan that was slow once does not win by a median, and the best of many single runs is luck.
+The last line is the figure: the median and the worst of chosen / best; best is the least median of seconds among the plans
+that ran in every turn.
 
-Stops and goes on as predict.py does: a grid that stands in the CSV is not drawn again.
+Can be stopped and continued like predict.py: a grid in the CSV is not drawn again.
 """
 import itertools
 import random
@@ -46,13 +46,13 @@ def quick():
 # ---- the grid ----
 
 def value(flags, flag, n=1):
-    """The words behind a flag."""
+    """The values of a flag."""
     at = flags.index(flag) + 1
     return flags[at] if n == 1 else flags[at:at + n]
 
 
 def changed(auto):
-    """Per knob, changes of the automatic plan: lists of flags that are added to those of the job."""
+    """Changes of the automatic plan per knob: lists of flags to add to those of the job."""
     batch, batches = int(value(auto, "--batch")), int(value(auto, "--batches"))
     resident, prefill = int(value(auto, "--weights-resident")), int(value(auto, "--prefill-tokens"))
     weights = value(auto, "--percent", 6)[:2]
@@ -66,12 +66,12 @@ def changed(auto):
 
 
 def joined(*sets):
-    """Flags of several knobs: --percent says the share of resident layers as well, so that a number of them beats it."""
+    """Joins flags of several knobs: a number of resident layers overrides the share in --percent."""
     return [word for flags in sets for word in flags]
 
 
 def candidates(auto, seed):
-    """The grid in the order in which it is tried: every single change, the knobs in turns, then pairs as they are drawn."""
+    """The grid in the order of tries: all single changes, knobs in turns, then drawn pairs."""
     knobs = list(changed(auto))
     singles = [f for layer in itertools.zip_longest(*knobs) for f in layer if f]
     pairs = [joined(f, g) for one, other in itertools.combinations(knobs, 2) for f in one for g in other]
@@ -81,7 +81,7 @@ def candidates(auto, seed):
 
 
 def placement(flags):
-    """What tells two plans apart."""
+    """The key that distinguishes plans."""
     return tuple(value(flags, f) for f in ("--batch", "--batches", "--weights-resident", "--weights-decoded", "--prefill-tokens")) + \
         tuple(value(flags, "--percent", 6))
 
@@ -108,7 +108,7 @@ def grid(bench, job, n):
 # ---- the figure ----
 
 def seconds_of(rows, case):
-    """Of each plan of a case, the automatic one too: the seconds of its runs."""
+    """The seconds of all runs of each plan of a case, including the automatic one."""
     found = {}
     for r in rows:
         if r["case"] == case and r["kind"] == "run" and r["status"] == "ok":

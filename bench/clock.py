@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Jobs of models that this machine cannot hold, on a device that takes a card's time and computes nothing: clock.py [flags].
+"""Jobs of models larger than this machine, on a device that takes a card's time and computes nothing: clock.py [flags].
 
 The engine, the mover and the planner are the real ones; the device is build/bench/clock_device.so, whose seconds come from
-bench/gpu/model.h. Weights that stay are there from the start. Every row says modelled: yes. Decode is what comes after the last
+bench/gpu/model.h. Resident weights are present from the start. Every row says modelled: yes. Decode is everything after the last
 kernel of a prompt.
-  h2d_busy      share of decode in which the copy engine to the device worked, gap_ms: its longest pause there
+  h2d_busy      share of decode in which the copy engine to the device was busy; gap_ms: its longest pause
   look_ahead    share of decode in which a copy to the device was under way while a kernel ran
-  host_us       CPU time of the thread that queues, for each command of decode; of that 2.5 us a kernel are the card's own runtime
+  host_us       CPU time of the queueing thread per command of decode; includes 2.5 us a kernel for the card's runtime
   error         predicted / played - 1 of the whole job
-Writes bench/results/clock.csv. An idle machine and a free core for the device's thread, or the figures are noise.
+Writes bench/results/clock.csv. Needs an idle machine and a free core for the device's thread.
 """
 import argparse
 import glob
@@ -43,7 +43,7 @@ COLUMNS = ["job", "model", "card", "rows", "prompt", "new", "flags", "modelled",
 
 
 def log_read(path):
-    """Intervals by engine, and what the host said: (ns, CPU ns, commands)."""
+    """Intervals by engine, and the host's records: (ns, CPU ns, commands)."""
     found, host = {"h2d": [], "d2h": [], "compute": []}, []
     with open(path, encoding="utf-8") as f:
         for line in f:
@@ -103,7 +103,7 @@ def decode_of(found, host):
 def play(a, job):
     name, model, card, rows, prompt, new, flags = job
     row = {"job": name, "model": model, "card": card, "rows": rows, "prompt": prompt, "new": new, "flags": flags, "modelled": "yes"}
-    for runs in glob.glob(os.path.join(a.cache, "probe-pace-*")):  # no job corrects the prediction of the next one
+    for runs in glob.glob(os.path.join(a.cache, "probe-pace-*")):  # so that no job corrects the next prediction
         os.unlink(runs)
     with tempfile.TemporaryDirectory() as folder:
         log = os.path.join(folder, "log")

@@ -1,7 +1,7 @@
-"""Under which conditions a benchmark ran, and the CSV that tells them: a clean commit, an idle machine, its figures.
+"""The conditions of a benchmark, and the CSV that records them: a clean commit, an idle machine, its rates.
 
-Owns: what stands in the head of every CSV of bench/results (`# key: value`), the check before each run.
-Refuses: to measure a tree that is not committed, unless told to; then every CSV says `dirty: yes`.
+Owns: the head of every CSV of bench/results (`# key: value`), the check before each run.
+Refuses: measuring an uncommitted tree, except with --dirty; then every CSV says `dirty: yes`.
 Note: one CSV holds one table on one CPU (TABLE-CPU.csv), so all of its rows are of one commit
 and one binary; tables.py puts the CPUs side by side. Standard library only.
 """
@@ -24,7 +24,7 @@ ME = os.path.basename(sys.argv[0])
 MIB = 1 << 20
 WINDOW_S = 2.0
 FLAGS = ["avx2", "avx_vnni", "avx512f", "avx512_bf16", "avx512_vnni", "avx512_fp16", "amx_bf16", "amx_int8"]
-# What the benchmarks write themselves: a change there changes no figure.
+# Written by the benchmarks: a change here changes no figure.
 WRITTEN = [":(exclude)bench/results", ":(exclude)bench/plots/*.svg", ":(exclude)bench/README.md"]
 
 
@@ -33,7 +33,7 @@ def git(*words):
 
 
 def changes():
-    """The files that differ from the commit, results apart; "" when clean."""
+    """Files that differ from the commit, except results; "" when clean."""
     return git("status", "--porcelain", "--", ".", *WRITTEN).strip()
 
 
@@ -47,7 +47,7 @@ def file_hash(path):
 
 
 def arguments(p):
-    """The flags that every benchmark has: what is measured, and when the machine is idle enough."""
+    """Adds the flags of all benchmarks: what is measured, and when the machine counts as idle."""
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--busy-max", type=float, default=0.05, help="share of the CPUs that may be busy before a run [0.05]")
     p.add_argument("--idle-wait", type=float, default=300, help="seconds to wait for an idle machine [300]")
@@ -83,7 +83,7 @@ def proc(path, key):
 
 
 def cpu_name():
-    """Without what every name has; some hypervisors tell the maker only, then --cpu-name says more."""
+    """Without common words; some hypervisors report the maker only, then use --cpu-name."""
     name = re.sub(r"\((R|TM|tm)\)|\bProcessor\b|\bCPU\b|@.*|\d+-Core", "", proc("/proc/cpuinfo", "model name"))
     return " ".join(name.split()) or os.uname().machine
 
@@ -93,14 +93,14 @@ def slug(name):
 
 
 def probed(sluice, folder):
-    """The roofs that `sluice probe` measures now, in its own units (bytes and FLOPs per second)."""
+    """The roofs that `sluice probe` measures now, in bytes and FLOPs per second."""
     done = subprocess.run([sluice, "probe", "--json", "--offload-dir", folder, "-q"], capture_output=True, text=True,
                           check=True)
     return json.loads(done.stdout)
 
 
 def machine_lines(sluice, name, folder):
-    """Key and value of what the machine is and how fast it is, now."""
+    """Keys and values that describe the machine and its current rates."""
     p = probed(sluice, folder)
     has = set(proc("/proc/cpuinfo", "flags").split())
     ram = int(proc("/proc/meminfo", "MemTotal").split()[0]) / MIB
@@ -116,7 +116,7 @@ def machine_lines(sluice, name, folder):
 # ---- idle ----
 
 def cpu_times():
-    """Ticks of all CPUs since boot: all, and those with nothing to do. Stolen ones count as busy."""
+    """Ticks of all CPUs since boot: total and idle. Stolen ticks count as busy."""
     with open("/proc/stat", encoding="ascii") as f:
         ticks = [int(word) for word in f.readline().split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
@@ -130,7 +130,7 @@ def busy_share(seconds=WINDOW_S):
 
 
 def wait_idle(most, wait_s, fails=True):
-    """Waits until the machine is idle: the busy share of the last window. fails: a machine that stays busy ends all."""
+    """Waits until the machine is idle; returns the busy share of the last window. fails: exit if it stays busy."""
     end = time.monotonic() + wait_s
     while True:
         busy = busy_share()
@@ -144,7 +144,7 @@ def wait_idle(most, wait_s, fails=True):
 # ---- the CSV ----
 
 class Results:
-    """One CSV, written as its rows come, at its place (by rename) when all is done."""
+    """One CSV, written row by row, renamed to its final path when done."""
 
     def __init__(self, path, head, columns):
         self.path, self.columns = path, columns
@@ -164,7 +164,7 @@ class Results:
 
 
 class Kept(Results):
-    """A CSV that grows at its place: what has a row is not measured again. All rows are of the binary of its head, or
+    """A CSV that grows at its final path: cases with a row are not measured again. All rows are of the binary in its head, or
     --any-binary, which the head says."""
 
     def __init__(self, path, head, columns, again=False, any_binary=False):
@@ -183,7 +183,7 @@ class Kept(Results):
         self.rows = []
         for row in whole:
             self.add(row)
-        os.replace(path + ".part", path)  # the file stays open: what comes is added at its place
+        os.replace(path + ".part", path)  # the file stays open: later rows are added at the new path
 
     def add(self, row):
         super().add(row)
@@ -195,7 +195,7 @@ class Kept(Results):
 
 
 def read_csv(path):
-    """Head and rows of a CSV of ours; a line that was cut off lacks columns (None)."""
+    """Head and rows of a CSV of bench/results; a truncated line lacks columns (None)."""
     with open(path, encoding="utf-8", newline="") as f:
         lines = f.readlines()
     head = dict(line[2:].rstrip("\n").split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)

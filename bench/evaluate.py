@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What KV policies, budgets and formats cost in answers: evaluate.py -m MODEL [--policies full,h2o --budgets 0.2,0.5] [flags]
+"""The cost of KV policies, budgets and formats in answers: evaluate.py -m MODEL [--policies full,h2o --budgets 0.2,0.5] [flags]
 
   passkey   a number hidden in a text, lengths x depths
   needles   several numbers hidden in one text, each asked for
-  ppl       perplexity of a text by length: windows whose first half is prompt, the rest under the policy
+  ppl       perplexity of a text by length: the first half of a window is prompt, the rest is under the policy
   summary   ROUGE-1, 2, L of generated sentences: --summaries ROWS.jsonl of {"text", "summary"}, else first sentences of --text
   gsm8k     --gsm8k ROWS.jsonl of {"question", "answer"}: the number behind ####
 
-All prompts of a variant (policy, budget, format) are one job of `sluice score`, the log-probability of the answers, and one of `sluice
-run`, greedy, of which the share that is right counts; both go on where they were stopped (build/evaluate). Log-probabilities are means
+All prompts of a variant (policy, budget, format) are one job of `sluice score` (log-probability of the answers) and one of `sluice
+run` (greedy; share of right answers); both resume after a stop (build/evaluate). Log-probabilities are means
 per token of the answer. One table on stdout; a row of the CSV is a task of a variant at one length, depth or number of needles; --plot
 draws it, which needs matplotlib; nothing else needs a Python package.
 """
@@ -71,7 +71,7 @@ def cases_of(a, sluice):
 
 
 def perplexity(a, sluice, length):
-    """Of windows of one length. Kept beside the jobs, so that it is not computed again."""
+    """Perplexity of windows of one length, stored beside the jobs for later runs."""
     with open(a.text, "rb") as f:
         place = sluice.folder("ppl", f.read() + f" {length} {a.windows}".encode())
     path = os.path.join(place, "ppl.json")
@@ -119,7 +119,7 @@ def measured(a, results):
 
 
 def cell(rows, figure, share):
-    """The mean over a task's rows, each with the weight of its cases."""
+    """The mean over a task's rows, weighted by their cases."""
     cases = sum(r["cases"] for r in rows)
     if not cases:
         return ""
@@ -128,14 +128,14 @@ def cell(rows, figure, share):
 
 
 def aligned(lines, n_left):
-    """Columns as wide as they have to be; the first ones begin at the left."""
+    """Pads columns; the first ones are left-aligned."""
     width = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     return ["  ".join(text.ljust(w) if i < n_left else text.rjust(w) for i, (text, w) in enumerate(zip(line, width))).rstrip()
             for line in lines]
 
 
 def table(rows, ppl_lengths):
-    """Lines: a variant each; tasks that were not asked for have no column."""
+    """One line per variant; only selected tasks have columns."""
     there = {r["task"] for r in rows}
     shown = [s for s in SHOWN if s[1] in there]
     lines = [["KV", "budget", "format"] + [s[0] for s in shown] + [f"ppl {n}" for n in ppl_lengths if "ppl" in there]]
@@ -147,7 +147,7 @@ def table(rows, ppl_lengths):
 
 
 def by_depth(rows):
-    """Lines: what the pass key's log-probability is at each depth of each length."""
+    """Lines: the pass key's log-probability at each depth of each length."""
     mine = [r for r in rows if r["task"] == "passkey"]
     depths = sorted({r["depth"] for r in mine})
     lines = [["pass key, log p", "budget", "format", "length"] + [f"depth {d:g}" for d in depths]]

@@ -1,9 +1,9 @@
-"""What evaluate.py asks of a model: rows with a known answer, and what an answer is worth.
+"""The tasks of evaluate.py: rows with a known answer, and the score of an answer.
 
-Owns: needles hidden in a text, texts with a summary, questions with a number; ROUGE. Refuses: to run anything, and
-randomness without a seed. Note: prompts are put together from token ids, so that their lengths are exact; every case
-is asked twice, for the log-probability of its answer (sluice score) and for what is generated (sluice run), and the first tells
-much smaller differences apart, above all of small models, which seldom say the answer.
+Owns: needles hidden in a text, texts with a summary, questions with a number; ROUGE. Refuses: running, and
+randomness without a seed. Note: prompts are built from token ids, so their lengths are exact. Every case is asked
+twice: for the log-probability of its answer (sluice score) and for the generated text (sluice run). The log-probability
+shows much smaller differences, above all for small models, which rarely generate the answer.
 """
 import json
 import random
@@ -16,7 +16,7 @@ STOP_OF = {"gsm8k": ["\nQuestion:"]}
 
 
 class Case:
-    """One question. group: which figure it counts for. judge(text): its shares, by name, of what is generated."""
+    """One question. group: the figure that it counts for. judge(text): scores of the generated text, by name."""
 
     def __init__(self, task, group, prompt, answer, max_tokens, judge):
         self.task, self.group, self.prompt, self.answer, self.max_tokens, self.judge = task, group, prompt, answer, max_tokens, judge
@@ -30,7 +30,7 @@ class Case:
 
 
 def with_answer(sluice, questions):
-    """(ids of a question, ids of its answer) of pairs of texts: encoded as one, and cut where the question ends."""
+    """(ids of a question, ids of its answer): both texts are encoded together, then split at the end of the question."""
     ids = iter(sluice.encode([t for q, a in questions for t in (q, q + a)], False))
     for _ in questions:
         question, both = next(ids), next(ids)
@@ -44,7 +44,7 @@ def said(wanted):
 
 
 def hidden(filler, needles, depths, question, length, start):
-    """A prompt of exactly `length` ids: filler with a needle at each depth of it (0: in front, 1: at the end), then the question."""
+    """A prompt of exactly `length` ids: filler with a needle at each depth (0: start, 1: end), then the question."""
     room = length - len(question) - sum(map(len, needles))
     if room < 0:
         raise ValueError(f"{length} tokens hold neither {len(needles)} needles nor their question")
@@ -69,7 +69,7 @@ def passkeys(sluice, filler, bos, lengths, depths, samples, seed):
 
 
 def multi_needles(sluice, filler, bos, lengths, counts, samples, seed):
-    """Several numbers per text, each of a name, spread evenly; every one of them is asked for."""
+    """Several named numbers per text, spread evenly; each is asked for."""
     draw = random.Random(f"needles {seed}")
     for count in counts:
         for sample in range(samples):
@@ -88,13 +88,13 @@ def multi_needles(sluice, filler, bos, lengths, counts, samples, seed):
 # ---- summaries ----
 
 def paragraphs(text, least=80):
-    """Of so many words, without the marks that WikiText puts around what it changed."""
+    """Paragraphs of at least so many words, without WikiText's marks."""
     lines = (re.sub(r" @(.)@ ", r"\1", line.strip()) for line in text.splitlines())
     return [line for line in lines if len(line.split()) >= least and not line.startswith("=")]
 
 
 def leads(text, n, seed):
-    """Rows out of any text: the first sentence of a paragraph is its summary, the others are what it is of."""
+    """Rows from any text: the first sentence of a paragraph is the summary of the others."""
     rows = []
     for paragraph in paragraphs(text):
         first, dot, rest = paragraph.partition(" . ")
@@ -105,7 +105,7 @@ def leads(text, n, seed):
 
 
 def summaries(sluice, bos, rows, most):
-    """Rows of {"text", "summary"}. most: tokens of a text that are kept."""
+    """Rows of {"text", "summary"}. most: tokens kept of a text."""
     asked = list(with_answer(sluice, [(SUMMARY, " " + r["summary"]) for r in rows]))
     texts = sluice.encode([r["text"] for r in rows], False)
     for row, text, (question, answer) in zip(rows, texts, asked):
@@ -127,7 +127,7 @@ def counted(words, n):
 
 
 def common_length(a, b):
-    """Of the longest common subsequence."""
+    """Length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for x in a:
         diagonal = 0
@@ -144,7 +144,7 @@ def f_measure(common, n_reference, n_said):
 
 
 def rouge(reference, text):
-    """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L: words of letters and digits in small letters, no stemmer, no sentences."""
+    """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L: lower-case words of letters and digits, no stemmer, no sentences."""
     want, got = words_of(reference), words_of(text)
     out = {}
     for n in (1, 2):
@@ -157,7 +157,7 @@ def rouge(reference, text):
 # ---- numbers ----
 
 def last_number(text):
-    """What stands behind ####, else the last number; without commas and closing zeros."""
+    """The number after ####, else the last number; without commas and trailing zeros."""
     found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text.rpartition("####")[2] if "####" in text else text)
     if not found:
         return None
@@ -166,7 +166,7 @@ def last_number(text):
 
 
 def gsm8k(sluice, bos, rows, shots, max_tokens):
-    """Rows of {"question", "answer"}, the answer's number behind ####; the first `shots` of them stand in front as examples."""
+    """Rows of {"question", "answer"}, with the number after ####; the first `shots` are examples in every prompt."""
     form = "Question: {question}\nAnswer:"
     front = "".join(f"{form.format(**r)} {r['answer']}\n\n" for r in rows[:shots])
     asked = rows[shots:]
@@ -177,7 +177,7 @@ def gsm8k(sluice, bos, rows, shots, max_tokens):
 
 
 def read_rows(path, names):
-    """Rows of a JSONL file that have to have these members."""
+    """Rows of a JSONL file; each must have these members."""
     with open(path, encoding="utf-8") as f:
         rows = [json.loads(line) for line in f if line.strip()]
     for i, row in enumerate(rows, 1):

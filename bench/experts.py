@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Mixtures of experts that do not fit: experts.py [flags]; 47 and 31 billion parameters in 4 bits, under 4 GiB of memory.
 
-Dummy weights of the shapes of Mixtral 8x7B and Qwen3 30B-A3B (configs/*.cfg), with batches that keep all experts busy, so that every
-pass reads all weights but the few that stay. A row of bench/results/experts-CPU.csv is a run, with the columns of predict.py;
-figures are tokens per second, and the rate at which weights came while the disk was read, beside the one that `sluice probe`
-measured in the same session (nvme_read). Packs of 28 and 17 GB under build/planned are made first, in minutes, one at a time, and
-deleted again. --llamacpp: behind them llama.cpp on the same shape in q4_0 (rows with kind = llama.cpp, elapsed_s with its load in), all
-rows in one batch over one KV cache, in a control group of as much memory; its GGUF is made and deleted likewise. It stops
-after --timeout. Stops and goes on as predict.py does. --quick: seconds, a small llama, no figures.
+Dummy weights of the shapes of Mixtral 8x7B and Qwen3 30B-A3B (configs/*.cfg), with batches that keep all experts busy, so that
+every pass reads all but a few weights. A row of bench/results/experts-CPU.csv is a run, with the columns of predict.py; figures
+are tokens per second, and the rate of weight reads while the disk is busy, beside the rate that `sluice probe` measured in the
+same session (nvme_read). Packs of 28 and 17 GB under build/planned are made first, one at a time, within minutes, and deleted
+afterwards. --llamacpp: then llama.cpp on the same shape in q4_0 (kind = llama.cpp, elapsed_s includes loading), all rows in one
+batch over one KV cache, in a control group with the same memory; its GGUF is made and deleted likewise. It stops after
+--timeout. Can be stopped and continued like predict.py. --quick: seconds, a small llama, no figures.
 """
 import json
 import os
@@ -60,7 +60,7 @@ def told(rows, roof):
 
 
 def beside(bench, job):
-    """The same rows by llama.cpp under the same limit; what it was at when time was up counts as not done."""
+    """Runs the same rows with llama.cpp under the same limit; unfinished rows at the timeout count as not done."""
     a, limit = bench.a, int(job.flags[job.flags.index("--mem-ram") + 1].rstrip("G")) << 10
     path = peer.model_path(job.model, "q4_0")
     jobs.drop_cache([path])
@@ -75,7 +75,7 @@ def beside(bench, job):
             said, _ = done.communicate(timeout=a.timeout)
             row["status"] = "ok" if done.returncode == 0 else f"exit {done.returncode}"
         except subprocess.TimeoutExpired:
-            os.killpg(done.pid, signal.SIGTERM)  # limited.py takes its control group away
+            os.killpg(done.pid, signal.SIGTERM)  # limited.py removes its control group
     if row["status"] == "ok":
         told = json.loads(said)
         row.update(elapsed_s=told["whole_s"], output_tokens=told["new_tokens"], prompt_tokens=told["prompt_tokens"],
@@ -96,7 +96,7 @@ def main():
                 if bench.time_is_up():
                     return True
                 if not bench.is_done(case=job.name, turn=turn):
-                    code, said = bench.dry(job)  # makes the pack, and measures what a first use measures
+                    code, said = bench.dry(job)  # makes the pack and the first-use measurements
                     if code:
                         sys.exit(f"experts.py: {job.name}: exit {code}: {said.strip().splitlines()[-1:]}")
                     bench.measure(job, turn, job.name, " ".join(job.flags))

@@ -3,19 +3,19 @@
 
   streamed   OPT-13B (26 GB), 512 + 32 tokens, 8 GiB of device memory: sluice in bf16 and bf12 beside FlexGen, accelerate,
              DeepSpeed ZeRO-Inference and vLLM under the same cap
-  h2o        the same model and cap, 512 + 128: full KV, H2O 0.2, and both in turns
+  h2o        the same model and cap, 512 + 128: full KV and H2O 0.2, in turns
   nvme       OPT-6.7B with its weights on NVMe; Llama-8B with KV on NVMe, and in RAM under --attn cpu and device; llama.cpp
-  matmul     OPT-6.7B in bf16 all on the device: matmuls of its own beside cuBLASLt's (--matmul cublaslt), in turns
+  matmul     OPT-6.7B in bf16 all on the device: sluice's matmuls beside cuBLASLt's (--matmul cublaslt), in turns
   published  OPT-30B 512 + 32 under 16 GiB beside FlexGen's 7.32 tokens/s on a T4 (8.38 in 4 bits); OPT-6.7B all on the
              device, 2048 + 2048, full KV and H2O 0.2, beside H2O's 494, 919 and 1161 tokens/s on an A100
-  ops        each op at the shapes of Llama-8B and OPT-13B, beside the roofs of the card that the same run measures; what scores
-             cost of a decode step; what a launch costs (`sluice bench ops --device`): a row per op and shape
+  ops        each op at the shapes of Llama-8B and OPT-13B, beside the card's roofs measured in the same run; the share of
+             scores in a decode step; the cost of a launch (`sluice bench ops --device`): a row per op and shape
 
-A row of bench/results/gpu_FIGURE.csv per run, as it ends, with command, machine and commit; what has a row of this commit
-and machine is not run again (--again does), so that the same command goes on where the last one stopped. --for
-ends it in time (75: more to do). Dummy weights. Peers run where their packages are (bench/peers/README.md), each try of
-their flags is a row. Every run takes less than nine minutes or is a row with status `timeout`.
-Without a GPU: 6. --smoke tries it all in small on any device: nothing of that goes to bench/results.
+Each run adds a row to bench/results/gpu_FIGURE.csv, with command, machine and commit. Cases with a row of this commit
+and machine are not run again (--again does), so the same command continues where the last one stopped. --for
+limits the time (exit 75: more to do). Dummy weights. Peers run if their packages are installed (bench/peers/README.md); each try of
+their flags is a row. A run of more than nine minutes is a row with status `timeout`.
+Without a GPU: exit 6. --smoke runs everything in small on any device, without writing to bench/results.
 """
 import argparse
 import csv
@@ -39,7 +39,7 @@ import peer
 from jobs import Engine
 
 LIMIT_S, MORE, NO_DEVICE = 530, 75, 6
-ROOM = 80e9  # bytes of disk that the largest model takes, in one form
+ROOM = 80e9  # disk bytes of the largest model, in one form
 CACHE = "build/gpu/cache"
 COLUMNS = ["figure", "case", "engine", "version", "weights", "turn", "status", "rows", "prompt_tokens", "new_tokens", "batch",
            "tok_s", "steady_tok_s", "seconds", "whole_s", "load_s", "passes", "predicted_s", "roof_fraction", "bound",
@@ -54,14 +54,14 @@ SMALL = "family = llama\ndim = 128\nlayers = 4\nheads = 4\nffn = 256\nvocab = 50
 
 
 class Case:
-    """One run of one engine: `rows` prompts of `prompt` ids, `new` tokens each. wants: flags that not every device takes."""
+    """One run of one engine: `rows` prompts of `prompt` ids, `new` tokens each. wants: flags that some devices reject."""
 
     def __init__(self, engine, rows, prompt, new, turns=1, wants=""):
         self.engine, self.rows, self.prompt, self.new, self.turns, self.wants = engine, rows, prompt, new, turns, wants
 
 
 def sluice(a, case, model, weights, own, batch=0):
-    """Flags as they stand in the CSV: paths are relative to the tree, where everything runs."""
+    """Flags as in the CSV: paths are relative to the tree, where everything runs."""
     binary = "" if a.sluice == os.path.join(TREE, "sluice") else f" --sluice {a.sluice}"
     path = SMOKE if model == a.small else f"configs/{model}.cfg"
     return Engine("sluice", f"--model {path} --format {weights} --batch {batch}{binary}",
@@ -69,7 +69,7 @@ def sluice(a, case, model, weights, own, batch=0):
 
 
 def streamed(a):
-    """The cap is one for all: --mem-device, the allocator's fraction, gpu_memory_utilization."""
+    """All engines have the same cap: --mem-device, the allocator's fraction, gpu_memory_utilization."""
     model, cap = a.small or "opt-13b", "--mem-device 8G --mem-ram 48G"
     for weights in ("bf16", "bf12"):
         yield Case(sluice(a, f"{model} under 8 GiB", model, weights, cap), 96, 512, 32, 3)
@@ -91,7 +91,7 @@ def streamed(a):
 
 
 def h2o(a):
-    """Full and evicting take turns, so that a drift of the machine meets both."""
+    """Full and evicting runs alternate, so that a drift of the machine affects both."""
     model = a.small or "opt-13b"
     for turn in range(3):
         for name, flags in (("full KV", ""), ("H2O 0.2", H2O)):
@@ -113,7 +113,7 @@ def nvme(a):
 
 
 def matmul(a):
-    """Few rows, which wait for memory, and many, which wait for tensor cores."""
+    """Few rows, limited by memory, and many, limited by tensor cores."""
     model = a.small or "opt-6.7b"
     for turn in range(3):
         for batch, prompt, new in ((16, 32, 128), (96, 512, 32)):
@@ -183,7 +183,7 @@ def machine(a):
 
 
 def commit():
-    path = os.path.join(TREE, "COMMIT")  # of a kit, which has no history
+    path = os.path.join(TREE, "COMMIT")  # of a kit without git history
     if os.path.exists(path):
         with open(path, encoding="utf-8") as f:
             return f.read().strip()
@@ -191,8 +191,8 @@ def commit():
 
 
 class Card:
-    """What nvidia-smi says once a second: the most memory in use by anybody, clock and power in the mean, the link, and whether
-    the clock was held down (power, heat) at any time."""
+    """Samples nvidia-smi once a second: most memory in use by all processes, mean clock and power, the link, and whether
+    the clock was throttled (power, heat)."""
     WATCHED = "memory.used,clocks.sm,power.draw,pcie.link.gen.current,pcie.link.width.current,clocks_throttle_reasons.active"
     HELD_DOWN = 0xec  # power cap, hardware slowdown, heat: of clocks_throttle_reasons
 
@@ -226,7 +226,7 @@ class Card:
 # ---- rows ----
 
 class Results:
-    """One CSV per figure; rows of before stay."""
+    """One CSV per figure; earlier rows are kept."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -242,7 +242,7 @@ class Results:
             return {(r["case"], r["command"], r["turn"], r["commit"], r["machine"]) for r in csv.DictReader(f)}
 
     def add(self, rows):
-        """Those of one run: all, or none."""
+        """Adds the rows of one run: all, or none."""
         figure = rows[0]["figure"]
         path, columns = self.path(figure), OPS_COLUMNS if figure == "ops" else COLUMNS
         fresh = not os.path.exists(path)
@@ -256,7 +256,7 @@ class Results:
 
 
 def make_room(e):
-    """Packs and checkpoints of what was measured before go where the disk has no room for more of them."""
+    """Removes packs and checkpoints of earlier cases if the disk is too full for more."""
     words = e.flags
     model = os.path.basename(words[words.index("--model") + 1])
     form = words[words.index("--format") + 1] if "--format" in words else ""
@@ -268,7 +268,7 @@ def make_room(e):
 
 
 def measure(case, work, left):
-    """The rows of a run. One of a whole job: load out (`seconds`) and in (`whole_s`)."""
+    """The rows of a run. One of a whole job: without (`seconds`) and with (`whole_s`) loading."""
     e = case.engine
     if isinstance(e, Ops):
         with Card() as card:
@@ -285,12 +285,12 @@ def measure(case, work, left):
 
 
 def here(a, e):
-    """Whether the engine can run, and what it says."""
+    """Whether the engine can run, and its message."""
     return (os.path.exists(a.sluice), a.sluice) if e.name == "sluice" else e.check()
 
 
 def there(a, flags=""):
-    """None when the device answers to these flags, else what sluice said."""
+    """None if the device accepts these flags, else the message of sluice."""
     with tempfile.TemporaryDirectory() as work:
         job = jobs.job_write(os.path.join(work, "job.jsonl"), [[5, 6, 7]], 2)
         done = subprocess.run([a.sluice, "run", "-m", SMOKE, "-i", job, "-o", os.path.join(work, "out.jsonl"), "--device",
@@ -349,7 +349,7 @@ def main():
     results = Results(os.path.join(TREE, "build/gpu/smoke" if a.smoke else "bench/results"))
     stop = time.monotonic() + a.seconds if a.seconds else None
     known, told, absent, failed = (commit(), machine(a)), {}, set(), 0
-    lacks = {"": None}  # by flags: why the device takes none of them
+    lacks = {"": None}  # by flags: why the device rejects them
     os.makedirs(models.PLACE, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=models.PLACE) as work:
         for name, case in cases:

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""The planner against policies set by hand: hand.py [flags]; FlexGen's default and its published ones, on this engine.
+"""The planner against policies set by hand: hand.py [flags]; FlexGen's default and published policies, on this engine.
 
 FlexGen's policies (its README and bench_suite.py, H2O's h2o_suite.py) are six shares and a block of batches, for a T4 with 16 GB, 208 GB
-of RAM and 1.5 TB of disk. What they become here, the same rule for all:
+of RAM and 1.5 TB of disk. Translated by one rule:
   shares   RAM plays the GPU, the disk plays the CPU and the disk: `20 80 0 100 0 100` is --percent 20 0 0 0 0 0
-  budget   --mem-ram is to the bytes of the model here as 16 GB to those of theirs, and at least LEAST, what frames of a small
-           model need; 160M for H2O, whose scores of all rows stay in RAM
-  block    rows of a batch and batches as published; where that does not fit the shares in RAM are lowered, a tenth of all at a time,
-           and when nothing is left of them the rows of a batch halved, as somebody does who sees it fail
-  lengths  512 + 32 becomes 64 + 8, or 32 + 8 of many rows, 512 + 1024 becomes 16 + 32: a run of seconds has passes enough
+  budget   --mem-ram / model bytes here = 16 GB / model bytes there, but at least LEAST, the frames of a small
+           model; 160M for H2O, whose scores of all rows stay in RAM
+  block    rows of a batch and batches as published; if that does not fit, the shares in RAM are lowered by a tenth at a time,
+           then the rows of a batch are halved, as a user would do after a failure
+  lengths  512 + 32 becomes 64 + 8, or 32 + 8 of many rows, 512 + 1024 becomes 16 + 32: enough passes in seconds
   formats  f16 is bf16, 4 bits are q4 (weights, KV), H2O's budget is 0.2; the automatic plan has the same
-All else (prefill tokens, look-ahead) is the planner's in both, so only what FlexGen sets by hand is compared. A row of
-bench/results/hand-CPU.csv is a run; the last line is the figure: by how much the automatic plan is faster, median and
-least. Stops and goes on as predict.py does.
+The planner chooses the rest (prefill tokens, look-ahead) in both, so only what FlexGen sets by hand is compared. A row of
+bench/results/hand-CPU.csv is a run; the last line is the figure: how much faster the automatic plan is, median and
+least. Can be stopped and continued like predict.py.
 """
 import shlex
 import statistics
@@ -31,7 +31,7 @@ H2O = "--kv-policy h2o --kv-budget 0.2"
 
 
 class Case:
-    """A policy of theirs: shares (wG wC cG cC aG aC), rows of a batch, batches."""
+    """A policy of FlexGen: shares (wG wC cG cC aG aC), rows of a batch, batches."""
 
     def __init__(self, name, theirs, model, form, rows, prompt, new, percent, batch, batches, more="", ram=0):
         ram = ram or max(int(OURS[model] * GPU_BYTES / THEIRS[theirs]), LEAST[model])
@@ -64,7 +64,7 @@ def quick():
 
 
 def attempts(case):
-    """The policy as it was published, then what is tried where it does not fit."""
+    """The published policy, then the changes to try if it does not fit."""
     batch = case.batch
     while batch >= 1:
         shares = case.shares
@@ -76,7 +76,7 @@ def attempts(case):
 
 
 def by_hand(bench, case):
-    """The flags of the policy that fits, and how it differs from the published one."""
+    """The flags of the policy that fits, and its difference from the published one."""
     for batch, shares in attempts(case):
         percent = [word for share in shares for word in (str(share), "0")]
         flags = ["--batch", str(batch), "--batches", str(case.batches), "--percent", *percent]

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Rows that end long before max_tokens, with and without plans that follow them: lengths.py [flags]
+"""Rows that end long before max_tokens, with and without new plans for their lengths: lengths.py [flags]
 
 Chats of grade-school problems (tests/data/prompts.jsonl) at temperature 0.7, up to 2,048 tokens each, under budgets that KV
-fills. `--replan off` keeps the first plan, which has KV for max_tokens; `--replan on` plans again from how rows ended. OUT is
-the same. A row of bench/results/lengths-CPU.csv is a run; the last line is the figure: seconds off / on. Stops and
-goes on as predict.py does.
+fills. `--replan off` keeps the first plan, which has KV for max_tokens; `--replan on` plans again with the lengths of ended rows.
+OUT is the same. A row of bench/results/lengths-CPU.csv is a run; the last line is the figure: seconds off / on. Can be
+stopped and continued like predict.py.
 """
 import statistics
 import sys

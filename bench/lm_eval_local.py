@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""lm_eval_sluice.py beside the harness's own hf model, on tasks made on the spot: lm_eval_local.py -m MODEL.gguf [flags]
+"""lm_eval_sluice.py beside the harness's own hf model, on generated tasks: lm_eval_local.py -m MODEL.gguf [flags]
 
 Four tasks, one of each form: endings of a passage (multiple_choice), its last word (loglikelihood), passages whole
-(loglikelihood_rolling), sums with examples in front (generate_until). Texts are of tests/goldens/wikitext-sample.txt or --text,
-cut and drawn by a seed; nothing is fetched. Both models compute in float32 on the same weights, one after the other; --only sluice
-leaves hf out. A row of the CSV is a task of a model, with its metric, tokens per second over the requests of that form, and how far
-its answers are from hf's one by one. Ends with 1 where an accuracy or a text differs, or a log-likelihood by more than --tolerance
-or 1e-5 of itself, which is what the order of sums makes of the hundreds of tokens of a passage.
+(loglikelihood_rolling), sums after examples (generate_until). Texts come from tests/goldens/wikitext-sample.txt or --text,
+cut and drawn by a seed; no downloads. Both models compute in float32 on the same weights, one after the other; --only sluice
+leaves hf out. A row of the CSV is a task of a model, with its metric, tokens per second over the requests of that form, and the
+differences of its answers from hf's. Exit 1 if an accuracy or a text differs, or a log-likelihood differs by more than --tolerance
+or 1e-5 of its value, the effect of the order of sums over the hundreds of tokens of a passage.
 
-Wants lm_eval, torch, transformers, accelerate, and gguf where MODEL is one.
+Needs lm_eval, torch, transformers, accelerate, and gguf where MODEL is one.
 """
 import argparse
 import json
@@ -18,7 +18,7 @@ import shutil
 import sys
 import time
 
-os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"  # before anything of theirs is imported
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"  # before their packages are imported
 import conditions
 import lm_eval_sluice
 import peer
@@ -76,7 +76,7 @@ filter_list:
 }
 
 
-# ---- tasks, the same for everybody ----
+# ---- tasks, the same for both models ----
 
 def documents(text, n, seed):
     """Rows of each task."""
@@ -102,7 +102,7 @@ def documents(text, n, seed):
 
 
 def write_tasks(folder, rows):
-    """Files that --include_path of the harness takes."""
+    """Writes the files for --include_path of the harness."""
     os.makedirs(folder, exist_ok=True)
     for name, form in TASKS.items():
         data = os.path.join(folder, f"{name}.jsonl")
@@ -116,7 +116,7 @@ def write_tasks(folder, rows):
 # ---- the two models ----
 
 def timed(model):
-    """Counts requests' seconds by form: the harness calls each once, with all requests of all tasks."""
+    """Measures seconds by form of request: the harness calls each form once, with all requests of all tasks."""
     spent = {}
     for form in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
         def wrapped(requests, *words, form=form, inner=getattr(model, form), **more):
@@ -134,7 +134,7 @@ def hf_model(a):
     torch.set_num_threads(a.threads)
     folder, name = os.path.split(os.path.abspath(a.model))
     own = {"pretrained": folder, "gguf_file": name} if os.path.isfile(a.model) else {"pretrained": os.path.abspath(a.model)}
-    # Without its cache of logits: there, of two requests that are one text cut at two places, the shorter continuation reads the
+    # Without its cache of logits: if two requests split one text at two places, the shorter continuation reads the
     # logits of the longer one's first tokens (seen in lm_eval 0.4.13).
     return HFLM(**own, device="cpu", dtype="float32", batch_size=a.hf_batch, logits_cache=False)
 
@@ -158,7 +158,7 @@ def evaluated(make, a):
 
 
 def tokens_of(sluice, task, rows, answers):
-    """What a model of either kind computes on for a task, so that both rates count the same."""
+    """The tokens of a task, counted equally for both models' rates."""
     texts = []
     for row, said in zip(rows, answers):
         if task == "local_endings":
@@ -181,7 +181,7 @@ def flat(answers):
 
 
 def apart(mine, theirs, tolerance):
-    """The largest difference of log-likelihoods, how many texts differ, and whether all of it may be."""
+    """The largest difference of log-likelihoods, how many texts differ, and whether both are within the tolerance."""
     pairs = list(zip(flat(mine), flat(theirs), strict=True))
     numbers = [(abs(float(x) - float(y)), abs(float(y))) for x, y in pairs if not isinstance(x, str)]
     texts = sum(x != y for x, y in pairs if isinstance(x, str))
@@ -242,7 +242,7 @@ def main():
     write_tasks(PLACE, rows)
     if a.tasks_only:
         return 0
-    shutil.rmtree(os.path.join(PLACE, "jobs"), ignore_errors=True)  # a job that is done would take no time
+    shutil.rmtree(os.path.join(PLACE, "jobs"), ignore_errors=True)  # a finished job would take no time
     conditions.clean(a)
     a.output = a.output or os.path.join(HERE, "results", f"lm_eval-{conditions.slug(a.cpu_name)}.csv")
     busy = conditions.wait_idle(a.busy_max, a.idle_wait, not a.allow_busy)

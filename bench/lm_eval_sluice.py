@@ -6,14 +6,14 @@
     python -m lm_eval_sluice run ...  # where the wheel of sluice is installed
     import lm_eval_sluice; lm_eval.simple_evaluate(model="sluice", model_args=...)  # from Python
 
-All requests of a kind, over all tasks, are one job of `sluice score` or `sluice run`; which rows are computed together is sluice's
-to plan. The folder of a job is named by a hash of model, flags and rows, so the same command goes on where it was stopped, and
-costs nothing once it is done. model_args: `model`; `jobs`, the folder of the jobs [lm-eval in sluice's cache folder; it may be deleted
-whenever nothing runs]; of the harness's own `max_length`, `max_gen_toks`, `add_bos_token`, `prefix_token_id`, `enable_thinking`; and
+All requests of a kind, over all tasks, are one job of `sluice score` or `sluice run`; sluice plans which rows are
+computed together. The folder of a job is named by a hash of model, flags and rows, so the same command resumes after a stop, and
+a finished job costs nothing. model_args: `model`; `jobs`, the folder of the jobs [lm-eval in sluice's cache folder;
+delete it when no job runs]; the harness's `max_length`, `max_gen_toks`, `add_bos_token`, `prefix_token_id`, `enable_thinking`; and
 every other flag of sluice with _ for -: kv_format=q8, compute=f32, threads=4.
 
-Owns: requests to rows and answers back, as the harness's own hf model splits, truncates and stops them. Refuses: to guess; a
-generation option that sluice lacks, and a row that fails, end the evaluation. Without lm_eval the class Sluice is still there
+Owns: requests to rows and answers back; texts are split, truncated and stopped as in the harness's hf model. Refuses: guessing: a
+generation option that sluice lacks, or a failed row, ends the evaluation. Without lm_eval the class Sluice still works
 (bench/evaluate.py, tests/evaluate_test.py).
 """
 import hashlib
@@ -22,7 +22,7 @@ import os
 import sys
 
 TREE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-sys.path.insert(0, os.path.join(TREE, "engine", "python"))  # not there where the wheel is installed
+sys.path.insert(0, os.path.join(TREE, "engine", "python"))  # missing if the wheel is installed
 from sluice import Error, Model
 from sluice._program import words as words_of
 
@@ -37,14 +37,14 @@ except ImportError:
         return lambda model: model
 
 GEN_TOKENS = 256  # the harness's default of max_gen_toks
-SOME_FAILED = 3  # sluice's exit code where rows have failed
-# Flags that move bytes or show something: they change no answer, so a job goes on under others.
+SOME_FAILED = 3  # sluice's exit code if rows have failed
+# Flags for placement and output change no answer, so a job resumes with other values.
 PLACEMENT = {"mem_device", "mem_ram", "mem_disk", "offload_dir", "threads", "batch", "batches", "weights_resident", "weights_decoded",
              "weights_codec", "percent", "ahead_weights", "ahead_state", "prefill_tokens", "io", "share_prefixes", "replan", "plan",
              "machine", "progress", "trace", "verbose", "quiet", "time_limit"}
 OWN = {"input", "output", "order", "limit", "shard", "dry_run", "overwrite", "retry_errors", "max_errors", "summary", "max_tokens",
        "temperature", "seed", "stop", "text"}
-# Options of generation that sluice has, and what it calls them. None: says nothing more.
+# Generation options that sluice has, and their names there. None: no member needed.
 OPTIONS = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p", "seed": "seed",
            "repetition_penalty": "repetition_penalty", "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty",
            "min_tokens": "min_tokens", "min_new_tokens": "min_tokens", "ignore_eos": "ignore_eos", "do_sample": None, "until": None}
@@ -59,7 +59,7 @@ class Failed(Error):
 
 
 def stat_of(model):
-    """What tells one state of a model's files from another, without reading them."""
+    """Names, sizes and times of a model's files: identifies their state without reading them."""
     paths = [model] if os.path.isfile(model) else [os.path.join(d, f) for d, _, names in os.walk(model) for f in names]
     if not paths:
         raise Failed(f"{model}: no such model")
@@ -67,7 +67,7 @@ def stat_of(model):
 
 
 class Sluice:
-    """Rows in, answers out, in jobs that go on where they were stopped."""
+    """Rows in, answers out, in jobs that resume after a stop."""
 
     def __init__(self, model, jobs=None, **flags):
         if OWN & set(flags):
@@ -78,22 +78,22 @@ class Sluice:
             os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "sluice")
         self.jobs = jobs or os.path.join(cache, "lm-eval")
         self.opened = Model(self.model, **{"progress": "auto", **flags}, retry_errors=True)
-        self.opened.encode("")  # a model without a tokenizer is refused here
+        self.opened.encode("")  # refuses a model without a tokenizer
 
     def encode(self, texts, special):
-        """Ids of each text. special: with what the tokenizer adds by itself."""
+        """Ids of each text. special: with the tokens that the tokenizer adds."""
         return [self.opened.encode(text, add_special_tokens=special) for text in texts]
 
     # ---- jobs ----
 
     def folder(self, command, data):
-        """Where the job of these rows lives."""
+        """The folder of the job of these rows."""
         answer = {k: v for k, v in self.flags.items() if k not in PLACEMENT}
         key = json.dumps([command, self.files, sorted(answer.items()), hashlib.sha256(data).hexdigest()])
         return os.path.join(self.jobs, f"{command}-{hashlib.sha256(key.encode()).hexdigest()[:16]}")
 
     def answers(self, command, rows):
-        """What `sluice run` or `score` makes of rows, in their order. The same call goes on where it was stopped."""
+        """Results of `sluice run` or `score`, in the order of rows. The same call resumes after a stop."""
         if not rows:
             return []
         data = "".join(json.dumps({"custom_id": str(i), **row}) + "\n" for i, row in enumerate(rows)).encode()
@@ -114,12 +114,12 @@ class Sluice:
                          f"({out})")
         if [r["custom_id"] for r in found] != [str(i) for i in range(len(rows))]:
             raise Failed(f"{out}: does not hold the answers of {source}")
-        if "plan" in summary:  # else the job was done before
+        if "plan" in summary:  # else the job was already complete
             self.told(command, summary)
         return found
 
     def told(self, command, s):
-        """Keeps the figures of a run, and tells them."""
+        """Keeps the figures of a run, and prints them."""
         self.ran.append({"command": command, "rows": s["rows"]["total"], "tokens": s["prompt_tokens"] + s["output_tokens"],
                          "seconds": s["elapsed_s"], "tokens_per_s": s["total_tokens_per_s"], "kv": s["kv"], "version": s["version"]})
         print("sluice {command}: {rows} rows, {tokens} tokens, {seconds:.1f} s, {tokens_per_s:.0f} tokens/s".format(**self.ran[-1]),
@@ -129,12 +129,12 @@ class Sluice:
 # ---- requests to rows ----
 
 def stops_of(until):
-    """A list without the empty one, which some tasks have."""
+    """Stop strings without the empty one, which some tasks have."""
     return [s for s in ([until] if isinstance(until, str) else until or []) if s]
 
 
 def options(asked, n_default):
-    """What a generation's options are to sluice: members of a row, and how many tokens."""
+    """Generation options as members of a row, and the number of tokens."""
     unknown = [k for k in asked if k not in OPTIONS and k not in LENGTHS and not (k == "num_beams" and asked[k] == 1)]
     if unknown:
         raise Failed(f"generation options that sluice lacks: {', '.join(sorted(unknown))}")
@@ -147,7 +147,7 @@ def options(asked, n_default):
 
 
 def windows(ids, prefix, most):
-    """(context, continuation) of a text of any length: every id is predicted once, those behind the first window with as much in
+    """(context, continuation) of a text of any length: every id is predicted once; after the first window with as much context in
     front of them as fits `most`."""
     if ids:
         yield [prefix], ids[:most]
@@ -166,9 +166,9 @@ class SluiceLM(LM):
         super().__init__()
         if not (model or pretrained):
             raise Failed("model_args: model=FILE or FOLDER is missing")
-        if device not in (None, "cuda:0"):  # the harness says cuda:0 where nobody said anything
+        if device not in (None, "cuda:0"):  # cuda:0 is the harness's default
             flags["device"] = device
-        self.sluice = Sluice(model or pretrained, jobs, **flags)  # batch sizes are the plan's
+        self.sluice = Sluice(model or pretrained, jobs, **flags)  # the plan chooses batch sizes
         own = self.sluice.opened
         self.max_length, self.max_gen_toks = int(max_length or own.context_length), int(max_gen_toks or GEN_TOKENS)
         self.add_bos_token, self.chat_args = add_bos_token, dict(chat_template_args or {})
@@ -180,14 +180,14 @@ class SluiceLM(LM):
     # ---- tokens ----
 
     def encode(self, texts):
-        """As a prompt is: with BOS where the tokenizer adds it, and not twice where a template has written it."""
+        """Encodes a prompt: with BOS if the tokenizer adds BOS, but not twice if the template has written BOS."""
         bare = self.sluice.encode(texts, False)
         if self.add_bos_token is False:
             return bare
         return [ids if ids[:1] == [self.prefix_token_id] else self.sluice.opened.encode(t) for ids, t in zip(bare, texts)]
 
     def pairs(self, asked):
-        """Ids of (context, continuation): spaces that end a context go to the continuation, and both are encoded together."""
+        """Ids of (context, continuation): trailing spaces of a context move to the continuation, and both are encoded together."""
         split = []
         for context, continuation in asked:
             bare = context.rstrip()
@@ -206,14 +206,14 @@ class SluiceLM(LM):
                 raise Failed(f"no token in {'the continuation' if context else 'the context'}: {b[:60]!r}")
             yield context, ids
 
-    # ---- what the harness asks for ----
+    # ---- the harness's requests ----
 
     def score(self, pairs):
         rows = []
         for context, ids in pairs:
             if len(ids) > self.max_length:
                 raise Failed(f"a continuation of {len(ids)} tokens, the model's length is {self.max_length}")
-            both = (context + ids)[-self.max_length - 1:]  # the last one is only predicted
+            both = (context + ids)[-self.max_length - 1:]  # the last id is only predicted
             rows.append({"context_ids": both[:-len(ids)], "continuation_ids": ids})
         return [(r["logprob"], r["is_greedy"]) for r in self.sluice.answers("score", rows)]
 
@@ -233,7 +233,7 @@ class SluiceLM(LM):
             if room <= 0:
                 raise Failed(f"{row['max_tokens']} tokens to generate, the model's length is {self.max_length}")
             if sampled:
-                row.setdefault("seed", i)  # repeats of a request are others
+                row.setdefault("seed", i)  # repeats of a request get different seeds
             rows.append({"prompt_token_ids": ids[-room:] or [self.prefix_token_id], **row})
         return [r["text"] for r in self.sluice.answers("run", rows)]
 
@@ -252,14 +252,14 @@ class SluiceLM(LM):
             chat = [m for m in chat if m["role"] != "system"]
             print("lm_eval_sluice: the chat template refuses the chat; trying again without the system message", file=sys.stderr)
             text = self.render(chat, add_generation_prompt)
-        if not add_generation_prompt:  # the last message goes on: nothing stands behind it
+        if not add_generation_prompt:  # the last message is continued: nothing may follow
             last = chat[-1]["content"]
             last = last if last in text else last.strip()
             text = text[:text.rindex(last) + len(last)]
         return text
 
     def chat_template(self, chat_template=False):
-        """What tells one template from another: the harness hashes it, and keeps it with the results."""
+        """Identifies the template: the harness hashes this text, and stores it with the results."""
         if not chat_template:
             return None
         if chat_template is not True:
@@ -272,7 +272,7 @@ class SluiceLM(LM):
         return self.sluice.model.strip("/").replace("/", "__")
 
     def get_model_info(self):
-        """Into the harness's results: what was run, how fast."""
+        """For the harness's results: model, flags and speed."""
         return {"sluice_flags": words_of(self.sluice.flags), "sluice_jobs": self.sluice.ran}
 
 

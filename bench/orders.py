@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""In which order eviction policies come out, beside an independent replay of theirs: orders.py -m MODEL [flags]
+"""The order of eviction policies, compared with an independent replay: orders.py -m MODEL [flags]
 
-  decode   perplexity of texts, every token under the policy: 128 slots for 1,024 tokens, of all of them and of the second half
-  prompt   a prompt of 1,024 tokens cut to 256 and to 128 slots: what the next 128 tokens lose, and what is left of a passage of 64
-           tokens in its middle when its first 8 tokens come again behind the cut (blind) or end the prompt (asked)
+  decode   perplexity of texts, every token under the policy: 128 slots for 1,024 tokens; of all tokens and of the second half
+  prompt   a prompt of 1,024 tokens cut to 256 and to 128 slots: the loss of the next 128 tokens, and the recall of a passage of 64
+           tokens in its middle when its first 8 tokens are repeated after the cut (blind) or end the prompt (asked)
 
 The replay is one of the same model in numpy, on another text (essays there, Wikipedia here), four texts for `decode` and eight for
-`prompt`; its figures stand in this file. Two engines that agree have the same order: what is printed at the end is the rank
-correlation (Spearman's) and which pairs stand otherwise by more than the replay's own noise of a few per cent. Jobs go on where they
-were stopped (build/orders). Needs no Python package.
+`prompt`; its figures are in this file. Engines that agree have the same order: the last lines are the rank
+correlation (Spearman's) and the pairs in another order by more than the replay's noise of a few per cent. Jobs resume after
+a stop (build/orders). Needs no Python package.
 """
 import argparse
 import math
@@ -26,7 +26,7 @@ COLUMNS = ["setting", "policy", "flags", "slots", "all", "half", "blind", "asked
            "replay_asked"]
 LENGTH, NEXT, CUE, PASSAGE = 1024, 128, 8, 72
 
-# Label, flags, and of the replay: more perplexity in %, of all tokens and of the second half.
+# Label, flags, and the replay's increase of perplexity in %: all tokens, second half.
 DECODE = [
     ("window", "window", (124, 144)),
     ("streaming", "streaming", (15.4, 25.5)),
@@ -46,7 +46,7 @@ DECODE = [
     ("tova 4+60, head", "tova --kv-scope head --kv-sink 4 --kv-recent 60", (13.1, 22.1)),
 ]
 
-# Label, flags, and of the replay at 256 and at 128 slots: more nats on the next tokens, % of the passage left, blind and asked.
+# Label, flags, and the replay at 256 and 128 slots: added nats of the next tokens, % of the passage recalled, blind and asked.
 PROMPT = [
     ("streaming", "streaming", ((.074, 15, 21), (.139, 4, 11))),
     ("h2o", "h2o", ((.050, 15, 24), (.080, 9, 17))),
@@ -60,7 +60,7 @@ PROMPT = [
 
 
 def nll_of(answers, first=0):
-    """Mean of the tokens from `first` on."""
+    """Mean negative log-likelihood of the tokens from `first` on."""
     logprobs = [p for a in answers for p in a["token_logprobs"][first:]]
     return -math.fsum(logprobs) / len(logprobs)
 
@@ -74,7 +74,7 @@ def slices(ids, n, length):
 
 
 class Setting:
-    """A model under flags."""
+    """A model with flags."""
 
     def __init__(self, a, words, slots):
         parts = ["kv_policy", *words.split()]
@@ -107,7 +107,7 @@ def decode_rows(a, ids):
 # ---- prompts ----
 
 def prompt_jobs(ids, n, seed):
-    """(context, tokens to score) of three questions: what comes next; a passage again behind the cut; the same, asked for before."""
+    """(context, tokens to score) of three tasks: next tokens; a passage repeated after the cut; the same, asked for before the cut."""
     draw = random.Random(seed)
     texts = slices(ids, n, LENGTH + NEXT)
     far = [texts[(i + n // 2) % n][:PASSAGE] for i in range(n)]  # of another text
@@ -122,7 +122,7 @@ def prompt_jobs(ids, n, seed):
 
 
 def prompt_figures(setting, jobs):
-    """Nats: of the next tokens, and of the passage behind its cue, blind and asked."""
+    """Nats of the next tokens, and of the passage after its cue, blind and asked."""
     goes_on, blind, asked = jobs
     answers = setting.score(goes_on + blind + asked)
     n = len(goes_on)
@@ -148,13 +148,13 @@ def prompt_rows(a, ids):
 # ---- orders ----
 
 def ranks(values):
-    """From 0; equal values share the mean of theirs."""
+    """Ranks from 0; equal values share their mean rank."""
     order = sorted(values)
     return [order.index(v) + (order.count(v) - 1) / 2 for v in values]
 
 
 def correlation(xs, ys):
-    """Spearman's: Pearson's of the ranks."""
+    """Spearman's correlation: Pearson's of the ranks."""
     xs, ys = ranks(xs), ranks(ys)
     mean = (len(xs) - 1) / 2
     both = math.fsum((x - mean) * (y - mean) for x, y in zip(xs, ys))
@@ -162,7 +162,7 @@ def correlation(xs, ys):
 
 
 def swapped(rows, figure, apart):
-    """Pairs that stand otherwise in the replay, where either tells them apart by more than the share `apart`."""
+    """Pairs in another order in the replay, if they differ by more than the share `apart` in either."""
     out = []
     for i, p in enumerate(rows):
         for q in rows[i + 1:]:

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""What the planner says of machines that are not here, beside what is published: paper.py [flags]; nothing is run.
+"""Plans for other machines, compared with published figures: paper.py [flags]; nothing is run.
 
 `sluice plan --machine FILE` for the machine of the FlexGen paper (a T4, 208 GB of RAM, NVMe: OPT-6.7B, 30B, 175B) and for A10, RTX
 4090, A100 and H200 (Llama-3-70B), at 512 + 32 and 512 + 1024 tokens: lossless weights, 4 bits, H2O 0.2. Their rates are published,
-assumed or, of the cards themselves, modelled (the heads of configs/machine-*.cfg say which): nobody has measured a row of this. FlexGen's figures are those of its
-repository (FMInference/FlexLLMGen, README and bench_suite.py; of 30B and 175B projected from 10 steps), with H2O those of the logs
+assumed or, of the cards themselves, modelled (see the heads of configs/machine-*.cfg): no row is measured. FlexGen's figures are from its
+repository (FMInference/FlexLLMGen, README and bench_suite.py; of 30B and 175B projected from 10 steps), with H2O from the logs
 in FMInference/H2O (h2o_flexgen/benchmark).
 
-roof: no schedule on that machine is faster. B rows give a token each in a pass of at least the longest of
+roof: an upper bound for any schedule on that machine. A pass gives one token for each of B rows and takes at least the longest of
   FLOPs         B x FLOPs of a row / its tokens / device_flops; of a row 2 x (parameters of the body) x (prompt + new) + 2 x (head) x new
                 + 4 x heads x head_dim x layers x (prompt^2 / 2 + new x context), context = prompt + new / 2, or what H2O keeps
   device        weights / device_read
-  link          (weights - device_memory) / h2d: attention may run where KV lies
+  link          (weights - device_memory) / h2d: attention may run in the memory of KV
   RAM           (weights + KV of B rows - device_memory) / ram_read
   NVMe          (weights + KV of B rows - device_memory - ram) / nvme_read
 and the roof is the best B / pass over all B up to the rows of the job.
@@ -54,7 +54,7 @@ COLUMNS = ["machine", "model", "prompt", "new", "variant", "attn", "status", "fl
 
 
 def asked(quick):
-    """(machine, model, new, variant, attn); attention on the CPU where the paper's policies have it."""
+    """(machine, model, new, variant, attn); attention on the CPU if the paper's policies use it."""
     if quick:
         return [("t4", "opt-6.7b", 32, "lossless", "device"), ("t4", "opt-30b", 32, "q4 weights", "cpu"),
                 ("h200", "llama-3-70b", 32, "lossless, H2O", "device")]
@@ -67,7 +67,7 @@ def asked(quick):
 # ---- the roof ----
 
 def parameters(sluice, model):
-    """Numbers of the matrices of all layers, and of the head among them."""
+    """Parameters of the matrices of all layers, and those of the head."""
     done = subprocess.run([sluice, "inspect", "--json", os.path.join(TREE, "configs", f"{model}.cfg")], check=True,
                           capture_output=True, text=True)
     tensors = [t for t in json.loads(done.stdout)["tensors"] if t["layer"] > 0 and t["k"] > 1]
@@ -82,7 +82,7 @@ def machine_read(name):
 
 
 def roof(m, c, numbers, new, variant):
-    """(tokens/s, rows, what bounds it) of the text above. c: a model's config; numbers: parameters() of it."""
+    """(tokens/s, rows, limit) as defined above. c: a model's config; numbers: its parameters()."""
     words = VARIANTS[variant]
     layers, width = int(c["layers"]), int(c["heads"]) * int(c.get("head_dim", int(c["dim"]) // int(c["heads"])))
     kv_width = width * int(c.get("kv_heads", c["heads"])) // int(c["heads"])
@@ -98,7 +98,7 @@ def roof(m, c, numbers, new, variant):
                  "link": max(weights - m["device_memory"], 0) / m["h2d"], "RAM": max(held, 0) / m["ram_read"],
                  "NVMe": max(held - m["ram"], 0) / m["nvme_read"]}
         bound = max(lanes, key=lanes.get)
-        if rows / lanes[bound] > best[0] * (1 + 1e-9):  # the fewest rows that come to it
+        if rows / lanes[bound] > best[0] * (1 + 1e-9):  # the fewest rows that reach the rate
             best = (rows / lanes[bound], rows, bound)
     return best
 
@@ -106,7 +106,7 @@ def roof(m, c, numbers, new, variant):
 # ---- plans ----
 
 def planned(sluice, machine, model, new, variant, attn):
-    """The plan as JSON, with the placement that it printed; None where none fits."""
+    """The plan as JSON, with the printed placement; None if no plan fits."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "plan.json")
         done = subprocess.run([sluice, "plan", "-m", f"configs/{model}.cfg", "--machine", f"configs/machine-{machine}.cfg", "--prompt-len",
@@ -119,7 +119,7 @@ def planned(sluice, machine, model, new, variant, attn):
 
 
 def why(row):
-    """The difference in a line, out of the lanes of the plan."""
+    """The reason for the difference in one line, from the lanes of the plan."""
     text = f"{row['bound']} works {100 * row['bound_share']:.0f} % of a pass, {row['next']} {100 * row['next_share']:.0f} %"
     if row["flexgen_rows"]:
         text += f"; {row['rows_at_once']} rows at once, FlexGen {row['flexgen_rows']}"
@@ -146,7 +146,7 @@ def row_of(case, plan, percent, found):
 
 
 def markdown(rows):
-    """All rows, the better attention of each."""
+    """All rows, each with the better place of attention."""
     best = {}
     for r in rows:
         key = r["machine"], r["model"], r["new"], r["variant"]

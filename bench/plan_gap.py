@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Can flags by hand beat the planner? plan_gap.py [flags]; plans only, nothing is run.
 
-For machines that are not here (configs/machine-*.cfg) and models of configs/: the plan that `sluice plan` makes by itself, then
-whatif.sweep() over flags that place or pace the job and leave the answers as they are, one at a time and batch with batches.
-A row of the CSV is a plan; gain_percent is by how much its tokens/s are above those of the planner's own. --attn changes how answers
-are rounded: the planner never takes it, but has to name it as *faster* (column named). Ends with exit 1 where same answers
-come more than 2 % faster by hand, or where --attn gains 5 % or more and is not named.
+For other machines (configs/machine-*.cfg) and models of configs/: the automatic plan of `sluice plan`, then
+whatif.sweep() over flags that change placement or pace but no answers, one at a time and batch with batches.
+A row of the CSV is a plan; gain_percent compares its tokens/s with the automatic plan's. --attn changes how answers
+are rounded: the planner never changes --attn, but must name it as *faster* (column named). Exit 1 if the same answers
+are more than 2 % faster by hand, or --attn gains 5 % or more and is not named.
 """
 import argparse
 import concurrent.futures
@@ -35,7 +35,7 @@ def job_flags(case):
 
 
 def planned(case):
-    """(tokens/s, flags that *faster* names) of the planner's own plan; (None, why) where none fits."""
+    """(tokens/s, flags that *faster* names) of the automatic plan; (None, why) if none fits."""
     try:
         plan = whatif.plan(**job_flags(case), advice=True)
     except Error as error:
@@ -44,7 +44,7 @@ def planned(case):
 
 
 def swept(case, flags):
-    """Rows of one sweep; a flag that is refused is a row as well."""
+    """Rows of one sweep; a refused flag gets a row as well."""
     def text(point):
         return " ".join(f"--{k.replace('_', '-')} {v}" for k, v in point.items())
     try:
@@ -56,7 +56,7 @@ def swept(case, flags):
 
 
 def rows_of(case, own, named, found):
-    """Those of the CSV, the planner's own first."""
+    """Rows of the CSV, the automatic plan first."""
     machine, model, (prompt, new, rows) = case
     about = {"machine": machine, "model": model, "prompt": prompt, "new": new, "rows": rows}
     if not own:

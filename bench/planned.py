@@ -1,9 +1,9 @@
-"""What predict.py, choice.py and hand.py share: jobs of sluice alone, each run a process whose summary is a row.
+"""Shared by predict.py, choice.py and hand.py: jobs of sluice alone; each run is a process whose summary is a row.
 
-Owns: models and jobs (the same on every machine, from bundled data and seeds), packs made before anything is
-measured, runs and their limits, the CSV that goes on where it was stopped. Refuses: what is compared with what.
-Note: --quick is the same path in small (a tiny model, a busy machine, a CSV under build/), there
-to see that a script works; none of its figures means anything. Standard library only.
+Owns: models and jobs (the same on every machine, from bundled data and seeds), packs made before measurements,
+runs and their limits, the CSV that continues after a stop. Refuses: choosing what to compare.
+Note: --quick runs the same code in small (a tiny model, a busy machine, a CSV under build/) to test a script;
+its figures are meaningless. Standard library only.
 """
 import argparse
 import contextlib
@@ -31,7 +31,7 @@ ffn = 1024
 vocab = 50000
 context = 2048
 """
-SMALL = "smollm2"  # the one with a tokenizer and weights that mean something
+SMALL = "smollm2"  # with a tokenizer and real weights
 WIKITEXT = os.path.join(TREE, "tests/goldens/wikitext-sample.txt")
 CHATS = os.path.join(TREE, "tests/data/prompts.jsonl")
 INTERRUPTED, NO_ROOM, MORE = 75, 4, 75
@@ -44,10 +44,10 @@ COLUMNS = ["kind", "case", "turn", "status", "model", "format", "rows", "batch",
 
 
 class Job:
-    """Rows for one model in one format. prompt: ids per row, a number or (least, most); "chat", "text" (of so many
-    characters with it, in `chars`). new: tokens per row, likewise. shared: ids that all prompts begin with. kind:
-    run, score (prompt is context, new continuation), resume (a run that was stopped half way), ends (rows may stop before `new`).
-    Weights are encoded only where the flags say so: a file that one run makes would change the plans of those behind it."""
+    """Rows for one model in one format. prompt: ids per row, a number or (least, most); "chat", "text" (with
+    `chars` characters). new: tokens per row, likewise. shared: ids at the start of all prompts. kind: run,
+    score (prompt is context, new continuation), resume (a run that was stopped half way), ends (rows may stop before `new`).
+    Weights are encoded only if the flags say so: a file made by one run would change the plans of later runs."""
 
     def __init__(self, name, model, form, rows, prompt, new, flags, kind="run", chars=0, shared=0, vocab=0):
         self.name, self.model, self.form, self.kind = name, model, form, kind
@@ -58,12 +58,12 @@ class Job:
             self.flags += ["--weights-codec", "none"]
 
     def line(self):
-        """What --list says of it."""
+        """The line of --list."""
         return (f"{self.name}: {self.model} {self.form}, {self.rows} rows of {self.prompt} + {self.new}, {self.kind}: "
                 f"{' '.join(self.flags)}")
 
 
-# ---- rows, the same for everybody ----
+# ---- rows, the same on every machine ----
 
 def drawn(draw, span):
     return draw.randint(*span) if isinstance(span, tuple) else span
@@ -101,7 +101,7 @@ def rows_of(job):
 # ---- figures of a run ----
 
 def figures(s):
-    """Columns out of a summary."""
+    """The columns of a summary."""
     plan, said = s["plan"], s["plan"]["predicted"]
     row = {"batch": plan["batch"], "batches": plan["batches"], "resident": plan["weights_resident"],
            "homes": "/".join(plan["tiers"][k] for k in ("weights", "kv", "hidden")), "prefill_tokens": plan["prefill_tokens"],
@@ -119,7 +119,7 @@ def figures(s):
 
 
 class Bench:
-    """What is measured with what: the flags, a folder of jobs, the CSV, the end of the time that was given."""
+    """The state of a benchmark: flags, folder of jobs, CSV, and the end of the allowed time."""
 
     def __init__(self, a, work):
         self.a, self.work, self.packs, self.files = a, work, {}, {}
@@ -138,8 +138,8 @@ class Bench:
     # ---- before the clock ----
 
     def pack(self, job):
-        """The pack of a job's model; made where it is not there, or older than the binary. It then leaves the page cache, so
-        that no run reads what has just been written."""
+        """The pack of a job's model; made if missing or older than the binary, then dropped from the page cache, so
+        that no run reads it from there."""
         key = "quick" if self.a.quick else job.model, job.form
         if key in self.packs:
             return self.packs[key]
@@ -163,7 +163,7 @@ class Bench:
         return path
 
     def words(self, job, out):
-        """The command of a job; its OUT goes there. The plan is kept: what is judged is the one made before step 0."""
+        """The command of a job and its OUT. The plan is kept, because the plan made before step 0 is judged."""
         verb = "score" if job.kind == "score" else "run"
         return [self.a.sluice, verb, "-m", self.pack(job), "-i", self.file(job), "-o", out, "--threads", str(self.a.threads),
                 "--offload-dir", self.work, "--progress", "none", "--replan", "off", "-q", *job.flags]
@@ -176,7 +176,7 @@ class Bench:
         return self.files[job.name]
 
     def dry(self, job, *flags):
-        """Plans a job and no more: exit code and what it said. Measures what a first use measures."""
+        """Only plans a job: exit code and messages. Makes the first-use measurements."""
         out = os.path.join(self.work, "dry.jsonl")
         words = [w for w in self.words(job, out) if w != "-q"] + ["--dry-run", "-v", *flags]
         done = subprocess.run(words, stderr=subprocess.PIPE, text=True)
@@ -186,7 +186,7 @@ class Bench:
         return done.returncode, done.stderr
 
     def frozen(self, job, *flags):
-        """The flags that freeze the plan which `flags` lead to; None where it does not fit."""
+        """The flags that freeze the plan for `flags`; None if it does not fit."""
         code, said = self.dry(job, *flags)
         if code == NO_ROOM:
             return None
@@ -195,14 +195,14 @@ class Bench:
         return shlex.split(said.split("to repeat this plan: ")[1].splitlines()[0])
 
     def half(self, job):
-        """OUT's files of a job that was stopped near its half, made once, by a time limit that is searched."""
+        """OUT's files of a job stopped near its half, made once; searches the time limit."""
         kept = os.path.join(self.work, f"half-{os.path.basename(self.file(job))}")
         if os.path.isdir(kept):
             return kept
         limit_s, total = 2.0, sum(row["max_tokens"] for row in rows_of(job))
-        most_s = None  # it was beyond the half then
+        most_s = None  # then the job was beyond its half
         for _ in range(12):
-            shutil.rmtree(kept, ignore_errors=True)  # what is there would go on
+            shutil.rmtree(kept, ignore_errors=True)  # existing files would be resumed
             os.makedirs(kept)
             out = os.path.join(kept, "out.jsonl")
             code = subprocess.run([*self.words(job, out), "--time-limit", f"{limit_s:.2f}"], stderr=subprocess.DEVNULL).returncode
@@ -228,7 +228,7 @@ class Bench:
         return self.end is not None and time.monotonic() >= self.end
 
     def once(self, job, flags):
-        """One run: its summary's columns, or a status that says how it ended."""
+        """One run: its summary's columns, or a status with the reason for its end."""
         place = tempfile.mkdtemp(dir=self.work)
         try:
             if job.kind == "resume":
@@ -247,7 +247,7 @@ class Bench:
             shutil.rmtree(place)
 
     def measure(self, job, turn, case, label, flags=(), **more):
-        """The row of a run, behind the check for an idle machine; None where it is there already."""
+        """The row of a run, after the check for an idle machine; None if the row exists."""
         if self.is_done(case=case, turn=turn, flags=label):
             return None
         a = self.a
@@ -269,8 +269,8 @@ OFF = 0.12
 
 
 def cause(r):
-    """What a run differs in from its prediction by more than OFF: passes, bytes, the lane whose seconds make most of the
-    difference, or none of these: then lanes waited for each other in another way."""
+    """What differs from the prediction by more than OFF: passes, bytes, or the lane with most of the
+    difference in seconds; if none, lanes waited for each other in another way."""
     gap = r["elapsed_s"] - r["predicted_s"]
     if abs(r["ratio"] - 1) <= OFF:
         return ""
@@ -310,7 +310,7 @@ def arguments(table, about, turns):
 
 
 def asked(p, table, listed, quick):
-    """The flags, with what they leave open, and the cases that they ask for; --list tells those and ends."""
+    """The flags with defaults filled in, and the selected cases; --list prints the cases and exits."""
     a = p.parse_args()
     a.table = table
     name = os.path.join(PLACE, f"{table}-quick.csv") if a.quick else \
@@ -327,7 +327,7 @@ def asked(p, table, listed, quick):
 
 
 def run(a, measured, told):
-    """Builds, measures, tells: the exit code. measured(bench) opens the CSV and is True when time was up."""
+    """Builds, measures, prints; returns the exit code. measured(bench) opens the CSV and is True when time was up."""
     conditions.clean(a)
     os.makedirs(PLACE, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=PLACE) as work:

@@ -1,6 +1,6 @@
 """The drawings of bench/README.md, each of one CSV of bench/results: DRAWINGS[name](path) is a figure of matplotlib.
 
-Colours are Okabe and Ito's, told apart by the colour-blind too.
+Colours are Okabe and Ito's, which colour-blind people can distinguish.
 """
 import csv
 
@@ -24,7 +24,7 @@ def sheet(path):
 
 
 def canvas(title, about, panels=1):
-    """A figure and its axes; below the title, small, what was measured."""
+    """A figure and its axes; a small subtitle says what was measured."""
     figure = Figure(figsize=(8 if panels == 1 else 11, 5), layout="constrained")
     figure.suptitle(title, x=0.02, ha="left", weight="bold", color=INK)
     axes = figure.subplots(1, panels, squeeze=False)[0]
@@ -72,7 +72,7 @@ def budget(path):
 
 
 def evaluate(path):
-    """What KV policies cost against the budget: perplexity of the longest windows, and hidden numbers. Of several formats of KV the
+    """The cost of KV policies against the budget: perplexity of the longest windows, and hidden numbers. Of several KV formats the
     first is drawn."""
     head, rows = sheet(path)
     rows = [r for r in rows if r["format"] == rows[0]["format"]]

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""How far predictions are off: predict.py [flags]; many small jobs of every kind, predicted and run.
+"""The errors of predictions: predict.py [flags]; many small jobs of every kind, predicted and run.
 
-A row of bench/results/predict-CPU.csv is a run: the seconds and passes that were predicted before step 0 and those that it
-took, bytes and busy seconds of each lane likewise, their ratio, and where it is off by more than 12 % why. Jobs
-take turns, so that a drift of the machine meets all of them; the figure of a job is its median. The last line is the
+A row of bench/results/predict-CPU.csv is a run: seconds and passes, predicted before step 0 and measured,
+bytes and busy seconds of each lane likewise, their ratio, and the cause of errors above 12 %. Jobs
+take turns, so that a drift of the machine affects all of them; the figure of a job is its median. The last line is the
 figure of the planner: median and 90th percentile of |predicted / taken - 1|, and the worst job with its cause.
 
-All is committed, the machine is idle before every run, packs and the planner's measurements are made before the
-first; what the runs of one turn took scales the predictions of the next, as it does for everybody (column corrected).
-It may be stopped at any time: the same command goes on, and measures nothing twice. The first 15 jobs of the list cover
-the space (--first 15). All of them take less than 25 minutes a turn on 2 CPUs, and packs of 40 GB under build/planned, made for minutes
-once. --quick: seconds, any machine, no figures.
+Needs a committed tree and an idle machine; packs and the planner's measurements are made before the
+first run. The times of one turn scale the predictions of the next, as for any user (column corrected).
+Can be stopped at any time: the same command continues, and measures nothing twice. The first 15 jobs of the list cover
+the space (--first 15). All of them take less than 25 minutes a turn on 2 CPUs, and packs of 40 GB under build/planned, made once in
+minutes. --quick: seconds, any machine, no figures.
 """
 import os
 import statistics
@@ -84,7 +84,7 @@ def quick():
 
 
 def prepare(bench, cases):
-    """Packs, encoded weights, the planner's measurements, jobs that were stopped half way: none of it is timed."""
+    """Packs, encoded weights, the planner's measurements, jobs that were stopped half way; nothing here is timed."""
     cases = [job for job in cases if not all(bench.is_done(case=job.name, turn=t + 1) for t in range(bench.a.turns))]
     for job in cases:
         bench.pack(job)
@@ -111,13 +111,13 @@ def errors(rows):
 
 
 def percentile(values, share):
-    """The least value that `share` of all do not exceed."""
+    """The least value that is not exceeded by `share` of all."""
     values = sorted(values)
     return values[max(0, -int(-share * len(values) // 1) - 1)]
 
 
 def by_turn(rows):
-    """What the runs of a turn show corrects the predictions of the next one."""
+    """The error by turn: each turn corrects the predictions of the next one."""
     turns = []
     for turn in sorted({r["turn"] for r in rows}, key=int):
         off = [abs(float(r["ratio"]) - 1) for r in rows if r["turn"] == turn and r["status"] == "ok"]

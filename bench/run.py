@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""One table of bench/README.md, measured: run.py TABLE [flags]. What it writes, tables.py puts into bench/README.md.
+"""Measures one table of bench/README.md: run.py TABLE [flags]. tables.py puts the result into bench/README.md.
 
   ram        64 chat prompts on a small model in memory, every engine at its searched best
   streamed   a model of 5.9 GB under 2,560 MiB of memory
-  h2o        what eviction gives: rows at once and steady rate, the disk held at a rate
-  formats    weight formats where the disk bounds, the disk held and free
+  h2o        the gain of eviction: rows at once and steady rate, with a limited disk
+  formats    weight formats when the disk is the limit, with a limited and a free disk
   budget     speed against the memory of a control group (plot)
   ops        every op under the roofs (plot)
   libraries  matmuls beside oneDNN's and OpenBLAS's
   quality    perplexity of KV policies, of int8 and of weight formats
   start      time to start, time that the CPU is not computing
 
-Engines take turns; a row of the CSV is one run. All is committed (or --dirty, which the CSV says), the machine is idle before
-every run (or --allow-busy, likewise), disks and memory are held by control groups (root), and the CSV's head tells the
-machine, its rates and the commit. The binary is built first. Both clocks stand in every row: whole_s has load
-and first inference of every engine in, seconds has them out (bench/peers/peer.py says how).
+Engines take turns; a row of the CSV is one run. Needs a committed tree (or --dirty, recorded in the CSV), an idle machine
+before every run (or --allow-busy, likewise) and root, to limit disks and memory by control groups. The CSV's head has the
+machine, its rates and the commit. The binary is built first. Every row has two clocks: whole_s includes loading
+and first inference of every engine, seconds excludes them (see bench/peers/peer.py).
 """
 import argparse
 import os
@@ -34,7 +34,7 @@ TURNS = {"ram": 5, "start": 5, "streamed": 3, "h2o": 3, "formats": 3, "budget": 
 
 
 class Bench:
-    """What one table is measured with: the flags, the folder of the jobs, the CSV, the check before each run."""
+    """The state of one table: flags, folder of the jobs, CSV, the check before each run."""
 
     def __init__(self, a, work):
         self.a, self.work = a, work
@@ -63,7 +63,7 @@ class Bench:
         return jobs.job_write(os.path.join(self.work, f"{name}.jsonl"), prompts, n_new)
 
     def present(self, engines):
-        """Those that are to be measured, prepared; the large ones only when asked for with --with."""
+        """Prepares and returns the engines to measure; large ones only with --with."""
         found = []
         for e in engines:
             if self.a.engines and e.name not in self.a.engines:
@@ -90,9 +90,9 @@ class Bench:
         return {**told, **row}
 
     def measure(self, e, job, limits, turn, best=None):
-        """A row: whole_s of a run that starts from nothing, seconds of one behind a warm-up request. One run gives both
-        of sluice, which has no server to warm up, and of a job whose files leave the cache before it: what it reads
-        in every pass no warm-up keeps."""
+        """A row: whole_s of a cold run, seconds of a run after a warm-up request. One run gives both
+        for sluice, which has no server to warm up, and for a job whose files are dropped from the page cache first:
+        a warm-up cannot cache what every pass reads."""
         peer.say(f"run.py: turn {turn + 1} of {self.a.turns}: {e.case} {e.label(best)}")
         row = self.once(e, job, limits, best, False, self.a.timeout)
         if row["status"] == "ok" and e.name != "sluice" and not (limits or {}).get("cold"):
@@ -112,8 +112,8 @@ class Bench:
         return row
 
     def search(self, e, job_of, limits):
-        """One flag after the other, each value with the best of the others; every try is a row of the CSV. Tells whether any
-        try came to something."""
+        """One flag after the other, each value with the best of the others; every try is a row of the CSV. Returns whether any
+        try succeeded."""
         rates = {}
 
         def rate(best):
@@ -138,13 +138,13 @@ class Bench:
             for e in list(live):
                 rows.append(self.measure(e, job_of(e, e.best, n_new), limits_of(e), turn))
                 if rows[-1]["status"] != "ok":
-                    live.remove(e)  # it would not next time either
+                    live.remove(e)  # it would fail again
         told(engines, rows)
         return rows
 
 
 def told(engines, rows):
-    """The medians, for whoever waits."""
+    """Prints the medians."""
     for e in engines:
         mine = [r for r in rows if r["flags"] == e.label() and r["case"] == e.case and r["status"] == "ok"]
         if not mine:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The figures of bench/README.md out of bench/results/TABLE-CPU.csv: tables.py [--write bench/README.md] [--plots] [TABLE]...
+"""The figures of bench/README.md from bench/results/TABLE-CPU.csv: tables.py [--write bench/README.md] [--plots] [TABLE]...
 
-Every table stands between <!-- TABLE --> and <!-- /TABLE -->; one whose CSV is not there stays as it is. A CPU is a column
-(or a group of columns), a figure the median of the good runs, with the least and the most behind it. --plots
+Every table is between <!-- TABLE --> and <!-- /TABLE -->; a table without a CSV is not changed. A CPU is a column
+(or a group of columns); a figure is the median of the good runs, followed by the least and the most. --plots
 draws bench/plots from the newest CSV of each (needs matplotlib). The tables need the standard library only.
 """
 import argparse
@@ -24,7 +24,7 @@ NAMES = {"bf16": "bf16", "int8": "8-bit activations", "float32": "f32"}
 
 
 class Sheet:
-    """One CSV: what its head says, its rows."""
+    """One CSV: its head and its rows."""
 
     def __init__(self, path):
         with open(path, encoding="utf-8") as f:
@@ -40,7 +40,7 @@ class Sheet:
 
 
 def sheets(table, folder):
-    """The CSVs of a table, told by their heads, a CPU each."""
+    """The CSVs of a table, one per CPU, by their heads."""
     found = [Sheet(p) for p in glob.glob(os.path.join(folder, f"{table}-*.csv")) if not p.endswith(".runs.csv")]
     return sorted((s for s in found if s.head.get("table") == table), key=lambda s: s.cpu)
 
@@ -50,7 +50,7 @@ def number(v):
 
 
 def spread(values):
-    """Median, and the least and the most where they differ from it."""
+    """Median, and the least and the most if they differ."""
     values = [float(v) for v in values if v not in ("", None)]
     if not values:
         return ""
@@ -74,7 +74,7 @@ def grid(head, lines):
 
 
 def origin(found):
-    """Where the columns come from, a sentence a CPU; what is not as it should be is said."""
+    """The origin of the columns, a sentence per CPU, with any irregularities."""
     out = []
     for s in found:
         h = s.head
@@ -96,7 +96,7 @@ def origin(found):
 
 
 def keys_of(found, names):
-    """The rows of a table: what the named columns take, in the order of the CSVs."""
+    """The rows of a table: the values of the named columns, in the order of the CSVs."""
     keys = {}
     for s in found:
         for r in s.runs:
@@ -299,7 +299,7 @@ def ops_cells(s, op, shape, by_flops):
 
 
 def scores_share(s):
-    """What scores and the choice of victims add to the time of attend_forced over bf16 KV, as shares of it."""
+    """The cost of scores and of choosing victims, as shares of the time of attend_forced over bf16 KV."""
     us = {r["shape"]: float(r["us"]) for r in s.rows if r["op"] == "attend_forced"}
     shares = [100 * v / us[shape.replace(" scores", " full")] for shape, v in us.items()
               if re.search(r" (640|2048) bf16 scores$", shape)]
@@ -348,7 +348,7 @@ def quality(found):
 # ---- the planner ----
 
 def predict(found, most=6):
-    """The figure of each CPU, and its jobs that are the furthest off."""
+    """The figure of each CPU, and its jobs with the largest errors."""
     head = ["job"] + [t for s in found for t in (f"{s.cpu}: predicted, s", "took, s", "predicted / taken", "where it is off by more "
                                                  f"than {100 * predictions.planned.OFF:.0f} %")]
     errors = {s.cpu: {case: (ratio, r) for _, case, ratio, r in predictions.errors(s.runs)} for s in found}
@@ -395,7 +395,7 @@ def hand(found):
 
 
 def paper(found):
-    """Those that FlexGen has a figure of; the better attention of each."""
+    """Rows with a figure of FlexGen; each with the better place of attention."""
     head = ["OPT, tokens, variant", "FlexGen, tokens/s (rows)", "planned (rows)", "x FlexGen", "attention", "the busiest lanes of a pass",
             "of the roof"]
     best = {}
@@ -412,11 +412,11 @@ def paper(found):
     return f"{found[0].head['job']}.\n\n{origin(found[:1])}{grid(head, lines)}"
 
 
-WIDTH = 130  # columns of a line that is no row of a table
+WIDTH = 130  # columns of a line outside tables
 
 
 def wrapped(table):
-    """The table's function, with long lines of its prose broken; those of a list stay one point of it."""
+    """Wraps the function of a table to break long lines of prose; a list item stays one item."""
     def of(found):
         return "".join(line if line[0] in "|\n" else textwrap.fill(line, WIDTH, subsequent_indent="  " * line.startswith("- "),
                                                                    break_long_words=False, break_on_hyphens=False) + "\n"

@@ -1,10 +1,10 @@
-"""What the peers' scripts on a GPU share: the cap of device memory, dummy weights in a Hugging Face folder, --check.
+"""Shared by the peers' scripts on a GPU: the cap of device memory, dummy weights in a Hugging Face folder, --check.
 
-Owns: `--gpu-mib` (the same cap that sluice gets as --mem-device, held by the framework's own means), the folder of a
+Owns: `--gpu-mib` (the same cap as sluice's --mem-device, enforced by the framework), the folder of a
 model of configs/ (config.json as transformers names it; numbers drawn once and repeated, so that 60 GB are
-written as fast as the disk takes them: speed is real, text is not). Refuses: clocks and rows (peer.py).
-With SLUICE_PEERS_PYTHON=system a script stays in the Python that it was started with and takes the packages
-that are there, of whatever version (the row tells it): for machines without a network. Standard library only.
+written at the speed of the disk: speed is real, text is not). Refuses: clocks and rows (peer.py).
+With SLUICE_PEERS_PYTHON=system a script keeps its Python and uses the installed packages of any
+version (recorded in the row): for machines without a network. Standard library only.
 """
 import array
 import importlib.metadata
@@ -47,7 +47,7 @@ def system():
 
 
 def enter(name, modules, check, environment=""):
-    """Goes on where the modules are; with --check says what is missing and ends."""
+    """Continues in the environment with the modules; with --check prints what is missing and exits."""
     if not system() and not check:
         peer.enter(environment or name)
     missing = [m for m in modules if importlib.util.find_spec(m) is None]
@@ -67,7 +67,7 @@ def version(package):
 
 
 def torch_capped(gpu_mib):
-    """torch with a card, whose allocator takes no more than that; what CUDA itself takes is beside it."""
+    """torch with a card and a capped allocator; the memory of CUDA itself is not included."""
     import torch
     if not torch.cuda.is_available():
         sys.exit("peers: torch sees no GPU")
@@ -209,7 +209,7 @@ def generate_hf(torch, model, prompts, n_new):
 
 
 def run_hf(a, torch, model, job, begin, package):
-    """Warms up as asked, runs the job through a model of transformers and prints the peer's row. begin: before it was
+    """Warms up as asked, runs the job through a model of transformers and prints the peer's row. begin: time before it was
     opened."""
     load_s = time.monotonic() - begin
     if a.warm:

@@ -1,6 +1,6 @@
-"""The jobs that all engines do, and one engine as a process: its files, one run, the best of its flags.
+"""The jobs of all engines, and one engine as a process: its files, one run, the best of its flags.
 
-Owns: the token ids of a job, what leaves the page cache before a run, how a run that came to nothing is called.
+Owns: the token ids of a job, the files to drop from the page cache before a run, the status of a failed run.
 Refuses: tables and repeats (bench/run.py). Every engine gets the same ids, greedy, end-of-text ignored.
 Standard library only.
 """
@@ -20,7 +20,7 @@ ENGINES = {"sluice": "sluice", "llamacpp": "llama.cpp", "openvino": "openvino-ge
 FIRST_FORMAT = {"sluice": "q4_1", "llamacpp": "q4_0", "openvino": "q4_1", "accelerate": "bf16", "ctranslate2": "int8",
                 "flexgen": "f16", "accelerate_gpu": "bf16", "deepspeed": "bf16", "vllm": "bf16"}
 LARGE = ("accelerate", "ctranslate2", "flexgen", "accelerate_gpu", "deepspeed", "vllm")  # installed only when asked for: torch takes 5 GB
-FIRST_IDS, VOCAB = 100, 49152  # below stand the special tokens
+FIRST_IDS, VOCAB = 100, 49152  # smaller ids are special tokens
 STATUS = {124: "timeout", 125: "no control group", 137: "killed for memory"}
 
 
@@ -50,7 +50,7 @@ def job_write(path, prompts, n_new):
 
 
 def drop_cache(paths):
-    """Takes files (and files of folders) out of the page cache; else a limited run reads them free of charge."""
+    """Drops files (and files of folders) from the page cache, else a limited run reads them from there."""
     files = []
     for path in paths:
         inside = [os.path.join(at, name) for at, _, names in os.walk(path) for name in names]
@@ -63,9 +63,9 @@ def drop_cache(paths):
 
 
 class Engine:
-    """One engine with its flags. `own` stands behind `--` (flags of sluice run).
+    """One engine with its flags. `own` follows `--` (flags of sluice run).
 
-    space: flag -> values that are to be tried, the one to begin with first. What was found stands in `best`.
+    space: flag -> values to try, the initial one first. `best` has the result.
     """
 
     def __init__(self, name, flags="", own="", space=None, case="", rows=0):
@@ -76,7 +76,7 @@ class Engine:
         self.files = []
 
     def command(self, more=(), best=None):
-        """The words that run it; `more` stands before a `--`, behind which flags are the engine's own."""
+        """The command line; `more` goes before a `--`, which is followed by the engine's own flags."""
         words = [sys.executable, os.path.join(peer.HERE, f"run_{self.name}.py"), *more, *self.flags]
         for flag, value in (self.best if best is None else best).items():
             words += [flag, str(value)]
@@ -86,7 +86,7 @@ class Engine:
         return shlex.join([self.name, *self.command(best=best)[2:]])
 
     def known(self):
-        """What a row says that is the same however the run ends."""
+        """The columns that do not depend on the result of the run."""
         words = self.flags + self.own
 
         def value(flag, default):
@@ -102,7 +102,7 @@ class Engine:
         return self.name not in LARGE or os.path.exists(os.path.join(peer.ROOT, self.name, "ready"))
 
     def check(self):
-        """Whether what it imports is there (scripts for a GPU); what it said."""
+        """Whether its imports exist (scripts for a GPU); its message."""
         done = subprocess.run(self.command(["--check"]), stdout=subprocess.PIPE, text=True)
         return done.returncode == 0, done.stdout.strip()
 
@@ -111,11 +111,11 @@ class Engine:
         self.files = done.stdout.split("\n")[:-1]
 
     def run(self, job, limits=None, best=None, warm=False, timeout_s=3600):
-        """The row of one run as a dict whose `status` is "ok", or one with a status alone."""
+        """The row of one run as a dict whose `status` is "ok", or a dict with only a status."""
         limits = limits or {}
         more = ["--job", job] + ["--warm"] * warm
         outside = []
-        if self.name in ("sluice", "llamacpp"):  # a process of their own, which alone is limited
+        if self.name in ("sluice", "llamacpp"):  # only their own process is limited
             more += ["--limit-mib", str(limits["mib"])] if limits.get("mib") else []
             more += ["--limit-disk", limits["disk"]] if limits.get("disk") else []
         elif limits:

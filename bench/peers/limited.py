@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Runs a command under limits: limited.py [--mib N] [--disk RATE:PATH] COMMAND [ARG]...
 
---mib N          memory in MiB; page cache that the command brings in counts too, there is no swap
---disk RATE:PATH most bytes per second that are read from the disk of PATH, and as many written to it
+--mib N          memory in MiB; includes page cache filled by the command; no swap
+--disk RATE:PATH most bytes per second read from the disk of PATH, and the same for writes
 Control groups of its own, version 2 or 1, whichever is writable (as a rule: by root). The exit status is
-the command's (137: killed, for memory as a rule); 125 where no group can be made, with what is missing. Tells on stderr the
-most memory that was charged, and how often something was killed for it. File pages that were in the page
-cache before are charged to nobody: drop them first (jobs.drop_cache). Standard library only.
+the command's (137: usually killed for memory); 125 if no group can be made, with the reason. Prints on stderr the
+peak charged memory, and the number of kills for memory. Pages that were in the page
+cache before are not charged: drop them first (jobs.drop_cache). Standard library only.
 """
 import argparse
 import os
@@ -23,7 +23,7 @@ def die(why):
 
 
 def disk_of(path):
-    """MAJOR:MINOR of the disk that holds a path: of the whole disk, which is what can be held back."""
+    """MAJOR:MINOR of the disk that holds a path: of the whole disk, because only whole disks can be limited."""
     dev = os.stat(path).st_dev
     at = os.path.realpath(f"/sys/dev/block/{os.major(dev)}:{os.minor(dev)}")
     if not os.path.isdir(at):
@@ -136,7 +136,7 @@ def main():
     if not a.command:
         p.error("no command given")
     memory, groups = None, []
-    for n in (signal.SIGINT, signal.SIGTERM):  # the group of processes gets it as well; what we made goes in any case
+    for n in (signal.SIGINT, signal.SIGTERM):  # also sent to the process group; our control groups are removed in any case
         signal.signal(n, lambda *_: None)
     try:
         if a.mib:

@@ -4,7 +4,7 @@
 MODEL smollm2 is the file of tests/model.sh (Q4_1). llama-3b and llama-8b have the shapes of
 configs/ and normal(0, 0.02) weights, llama-3b SmolLM2's tokenizer, llama-8b none: speed is real, text is not; so do qwen3-30b-a3b and
 mixtral-8x7b, in q4_0 alone (17 and 26 GB, blocks of random bits). KIND: q4_1 or bf16 (the
-GGUF as it comes), q8_0 or q4_0 (made from it by llama.cpp's own quantize), hf (a Hugging Face folder in
+GGUF as it comes), q8_0 or q4_0 (made from it by llama.cpp's quantize), hf (a Hugging Face folder in
 bf16, made from the first GGUF; q and k rows go back from GGUF's pairs to halves). Everything is written
 tensor by tensor and appears by rename. Needs gguf and numpy: peer.model_path() runs it where they are.
 """
@@ -17,7 +17,7 @@ import peer
 
 PLACE = os.path.join(peer.ROOT, "files")
 FIRST = {"smollm2": "q4_1", "llama-3b": "bf16", "llama-8b": "bf16", "qwen3-30b-a3b": "q4_0", "mixtral-8x7b": "q4_0"}
-ARCHITECTURES = {"llama": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}  # as GGUF calls our families
+ARCHITECTURES = {"llama": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}  # names of our families in GGUF
 SMOLLM2_VOCAB = 49152
 DEVIATION = 0.02
 BLOCK, BLOCK_BYTES = 32, 18  # of q4_0: an f16 scale, then half a byte a weight
@@ -82,7 +82,7 @@ def writer_make(path, c):
         w.add_expert_feed_forward_length(int(c["ffn"]))
     w.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0 if "experts" in c else gguf.LlamaFileType.MOSTLY_BF16)
     if int(c["vocab"]) != SMOLLM2_VOCAB:
-        w.add_tokenizer_model("no_vocab")  # jobs are of ids
+        w.add_tokenizer_model("no_vocab")  # jobs have ids only
         return w
     for key, field in gguf.GGUFReader(gguf_path("smollm2", "q4_1")).fields.items():
         if key.startswith("tokenizer."):
@@ -120,7 +120,7 @@ def dummy_write(path, c, kind):
     for name, shape in shapes:
         if is_f32(name, shape):
             w.add_tensor_info(name, shape, np.dtype(np.float32), 4 * int(np.prod(shape)))
-        else:  # sizes of raw types are told in bytes
+        else:  # sizes of raw types are in bytes
             n = row_bytes(kind, shape[-1])
             w.add_tensor_info(name, [*shape[:-1], n], np.dtype(np.uint8), n * int(np.prod(shape[:-1])),
                               gguf.GGMLQuantizationType[kind.upper()])
@@ -139,7 +139,7 @@ def quantize(source, path, kind):
 
 
 def gguf_path(model, kind):
-    """Of MODEL in KIND; made when it is not there."""
+    """The path of MODEL in KIND; made if missing."""
     if model == "smollm2" and kind == FIRST[model]:
         sh = os.path.join(peer.TREE, "tests/model.sh")
         return peer.run([sh], stdout=-1, text=True).stdout.strip()
@@ -169,7 +169,7 @@ def hf_name(name):
 
 
 def hf_config(value):
-    """config.json out of GGUF keys; value(key) looks one up."""
+    """config.json from GGUF keys; value(key) looks one up."""
     dim, heads = value("embedding_length"), value("attention.head_count")
     return {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": dim,
             "num_hidden_layers": value("block_count"), "num_attention_heads": heads,

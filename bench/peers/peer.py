@@ -1,12 +1,12 @@
-"""What all engines' scripts share: where things lie, the job file, the clocks, and the one row that comes out.
+"""Shared by all engines' scripts: paths, the job file, the clocks, and the resulting row.
 
 Owns: the folder of the peers ($SLUICE_PEERS_DIR, else build/peers), their Python environments
-with pinned versions, arguments, checks and the row (one JSON object on stdout). Refuses: to know an engine.
-A script that calls enter() starts again inside its own environment. Standard library only.
+with pinned versions, arguments, checks and the row (one JSON object on stdout). Refuses: facts about single engines.
+A script that calls enter() is restarted inside its own environment. Standard library only.
 
-The clocks, the same for all: `whole_s` begins when the engine's process or its first import does, with the files there
-and the prompts tokenized, and ends when the last token is in hand; load and first inference are in. `seconds` is
-the job alone; with --warm after one request of other tokens, so that load and first inference are out.
+The clocks, the same for all: `whole_s` starts with the engine's process or its first import, with files present
+and prompts tokenized, and ends with the last token; it includes loading and first inference. `seconds` is
+the job alone; with --warm after one request of other tokens, so without loading and first inference.
 """
 import argparse
 import hashlib
@@ -29,7 +29,7 @@ PACKAGES = {
     "vllm": ["vllm==0.33.0"],
     "models": ["gguf==0.19.0", "numpy==2.4.6"],
 }
-WARM_TOKENS = 2  # that the warm-up request asks for: a prompt and a decode
+WARM_TOKENS = 2  # of the warm-up request: a prompt and a decode
 
 
 def say(*words):
@@ -41,7 +41,7 @@ def version_of(name):
 
 
 def run(command, **more):
-    """Runs to success; what it says goes to stderr, so that stdout stays one row."""
+    """Runs a command that must succeed; its output goes to stderr, so that stdout is one row."""
     return subprocess.run([str(c) for c in command], check=True, stdout=more.pop("stdout", sys.stderr), **more)
 
 
@@ -60,14 +60,14 @@ def venv(name):
 
 
 def enter(name):
-    """Goes on inside the environment; comes back only there."""
+    """Restarts the script inside the environment; returns only there."""
     python = venv(name)
     if os.path.abspath(sys.prefix) != os.path.join(ROOT, name):
         os.execv(python, [python, *sys.argv])
 
 
 def model_path(model, kind):
-    """A file or folder of a known model (models.py makes it), or MODEL itself when it is a path."""
+    """A file or folder of a known model (made by models.py), or MODEL itself if it is a path."""
     if os.path.exists(model):
         return os.path.abspath(model)
     made = run([venv("models"), os.path.join(HERE, "models.py"), model, kind], stdout=subprocess.PIPE, text=True)
@@ -88,7 +88,7 @@ def arguments(about, formats, batch):
 
 
 def limits(p):
-    """Flags of engines that are a process of their own, which alone is limited: our Python is not counted."""
+    """Flags of engines with their own process, which alone is limited: our Python is not counted."""
     p.add_argument("--limit-mib", type=int, default=0, help="memory limit of the engine's process [none]")
     p.add_argument("--limit-disk", default="", metavar="RATE:PATH", help="disk limit of the engine's process [none]")
     return p
@@ -120,12 +120,12 @@ class Job:
         self.n_new = news.pop()
 
     def warm_prompt(self):
-        """As long as the first one, of other tokens: no cache of prefixes finds it in the job."""
+        """As long as the first prompt, of other tokens, so that no prefix cache helps the job."""
         return [t ^ 1 for t in reversed(self.prompts[0])]
 
 
 def check_rows(job, out):
-    """Every engine's job is done only when every row has all of its tokens."""
+    """Checks that every row has all of its tokens."""
     short = [r for r, ids in enumerate(out) if len(ids) != job.n_new]
     if len(out) != len(job.prompts) or short:
         sys.exit(f"peers: {len(out)} of {len(job.prompts)} rows came back; not of {job.n_new} tokens: {short[:8]}")
@@ -137,7 +137,7 @@ def peak_rss_mib():
 
 
 def emit(a, job, out, engine, version, seconds, whole_s, load_s, peak_mib, **more):
-    """Checks OUT, keeps it where --out says, prints the row. Of rows that a time limit cut off, OUT is None."""
+    """Checks OUT, keeps it where --out says, prints the row. OUT is None after a time limit."""
     if out is not None:
         check_rows(job, out)
         if a.out:

@@ -2,8 +2,8 @@
 """Our job on transformers + accelerate: run_accelerate.py --job JOB.jsonl [--model smollm2] [--batch 64]
 
 bf16 weights from the Hugging Face folder that models.py makes. --cpu-mib M leaves M MiB of weights in
-RAM and the rest to accelerate's disk offload, which reads them out of the safetensors file as their
-layer's turn comes; without it all weights are in RAM. Prompts of a batch are padded on the left, as
+RAM and the rest to accelerate's disk offload, which reads each layer's weights from the safetensors
+file when needed; without it all weights are in RAM. Prompts of a batch are padded on the left, as
 generate() wants; rows are sorted by length so that little is padded.
 """
 import os

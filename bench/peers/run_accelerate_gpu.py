@@ -2,9 +2,9 @@
 """Our job on transformers + accelerate, on a GPU: run_accelerate_gpu.py --job JOB.jsonl --model opt-13b --gpu-mib 8192 \\
                             [--cpu-mib 40000] [--batch 16]
 
-device_map="auto" with max_memory: --weights-mib of weights on the card, --cpu-mib in RAM, the rest read out of the
-safetensors files as their layer's turn comes; layers that are not on the card are copied there, nothing ahead. KV and
-activations stay on the card: so that they find room --weights-mib is less than --gpu-mib, and is searched beside --batch.
+device_map="auto" with max_memory: --weights-mib of weights on the card, --cpu-mib in RAM, the rest read from the
+safetensors files when needed; other layers are copied to the card without look-ahead. KV and
+activations stay on the card: to leave memory for them --weights-mib is less than --gpu-mib, and is searched with --batch.
 Prompts of a batch are padded on the left; rows are sorted by length.
 """
 import os

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Our job on CTranslate2: run_ctranslate2.py --job JOB.jsonl [--model smollm2] [--format int8] [--batch 64]
 
-It reads no GGUF: the Hugging Face folder that models.py makes from the GGUF is put into its own model
-specification here (its converter would want torch for the same). int8 and float32; its CPU build takes
+CTranslate2 reads no GGUF: this script converts the Hugging Face folder of models.py to its model
+specification (its own converter needs torch). int8 and float32; its CPU build takes
 no bfloat16. Tokens are named after their ids, so that ids go in and out as they are. The streaming job:
 it has no offloading and holds the whole model, 3.2 GB in int8, so under 2.5 GiB it is killed.
 """
@@ -96,7 +96,7 @@ def main():
                                  include_prompt_in_result=False, end_token=[])
     start = time.monotonic()
     results = generator.generate_batch(prompts, max_batch_size=a.batch, max_length=job.n_new, sampling_topk=1,
-                                       include_prompt_in_result=False, end_token=[])  # empty: nothing ends a row
+                                       include_prompt_in_result=False, end_token=[])  # empty: no token ends a row
     end = time.monotonic()
     out = [[int(i) for i in r.sequences_ids[0]] for r in results]
     peer.emit(a, job, out, "ctranslate2", peer.version_of("ctranslate2"), end - start, end - begin, load_s,

@@ -2,7 +2,7 @@
 """Our job on DeepSpeed ZeRO-Inference: run_deepspeed.py --job JOB.jsonl --model opt-13b --gpu-mib 8192 [--batch 16]
 
 ZeRO stage 3 with parameters offloaded to pinned RAM (--nvme DIR: to files there) under transformers' generate(), bf16.
-KV stays on the card: its offload of KV to RAM and its 4-bit weights live in a fork of transformers (DeepSpeedExamples)
+KV stays on the card: its offload of KV to RAM and its 4-bit weights are in a fork of transformers (DeepSpeedExamples)
 that PyPI does not have, and are skipped here. Prompts of a batch are padded on the left.
 """
 import os
@@ -15,7 +15,7 @@ MODULES = ["torch", "transformers", "deepspeed", "accelerate"]
 
 
 def settings(a, dim):
-    """Its configuration for inference, as its examples have it."""
+    """Its configuration for inference, from its examples."""
     param = {"device": "nvme", "nvme_path": a.nvme, "buffer_count": 5, "buffer_size": 2 * dim * 4 * dim} if a.nvme else \
             {"device": "cpu"}
     return {"bf16": {"enabled": True}, "train_batch_size": 1, "steps_per_print": 1 << 30, "wall_clock_breakdown": False,
@@ -36,7 +36,7 @@ def model_open(a, path):
     deepspeed.init_distributed("nccl")
     config = transformers.AutoConfig.from_pretrained(path)
     wanted = settings(a, config.hidden_size)
-    kept = HfDeepSpeedConfig(wanted)  # has to live while the model is read: its layers are split as they come
+    kept = HfDeepSpeedConfig(wanted)  # must be alive while the model is read, because it splits the layers
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
     engine = deepspeed.initialize(model=model.eval(), config_params=wanted)[0]

@@ -3,12 +3,12 @@
                             --percent 0 100 0 100 100 0
 
 FlexGen 0.1.8 of PyPI (its last; archived), weights of ones as its own benchmarks have them (_DUMMY_), f16. A block is
---batch x --gpu-batches rows, and the rows of the job have to be whole blocks. Whole runs, every token computed: its
+--batch x --gpu-batches rows, and the job must have whole blocks of rows. Whole runs, every token computed: its
 published figures of 30B and 175B are projected from 10 steps of the first decode token (--debug fewer_batch).
 What it does not do: rows of other lengths (all prompts of the job must be equally long), end early, refill.
 Known: with --cpu-cache-compute and more than one batch its only workspace is overwritten by the next batch's KV: the
 speed is real, the tokens are not its model's. Beside --gpu-mib it pins 8 GiB of RAM for copies from disk, always.
-Patched at install as little as can be (PATCHES says what and why): it was written for torch 1.13 and runs on 2.
+Patched at install where needed (see PATCHES): it was written for torch 1.13 and runs on 2.
 """
 import os
 import subprocess
@@ -21,7 +21,7 @@ import peer
 
 WHEEL = "flexgen==0.1.8"
 PLACE = os.path.join(peer.ROOT, "flexgen", "src")
-# (file, what stood there, what stands there now, why)
+# (file, old text, new text, why)
 PATCHES = [
     ("flexgen/flex_opt.py", "from transformers import AutoTokenizer\n", "",
      "prompts are given as ids; its tokenizer would be fetched from the network"),
@@ -30,7 +30,7 @@ MODULES = ["torch", "numpy", "tqdm", "attr"]
 
 
 def install():
-    """Its files, unpacked beside each other and patched; no package of its is installed."""
+    """Unpacks and patches its files; installs none of its packages."""
     ready = os.path.join(PLACE, "ready")
     if os.path.exists(ready):
         return PLACE

@@ -3,12 +3,12 @@
 
 Sources are those inside the sdist of llama-cpp-python, built here with GGML_NATIVE; the job itself is
 llamacpp_job.cpp over its library: our token ids, greedy, end-of-text ignored. Weights are mmap'd, so a
-file larger than memory streams through the page cache. --repack keep takes the formats that the library
-would rearrange (a second copy in RAM) straight from the map: q8_0 of llama-3b needs it under a small limit.
+file larger than memory streams through the page cache. --repack keep computes from the mapped file where the library
+would rearrange a format (a second copy in RAM): q8_0 of llama-3b needs it under a small limit.
 --gpu-layers N builds it with CUDA (in a folder of its own) and puts N layers on the card; prompts of any length are then
 computed there (the library copies the other layers' weights for large batches), decode of the others on the CPU.
 --kv-cpu leaves KV in RAM. It has no cap of device memory: N is what fits beside KV under --gpu-mib of the other peers.
-$SLUICE_LLAMACPP_CMAKE are more flags of its build: made by GCC 12, auto dies where the CPU has AMX (132; README).
+$SLUICE_LLAMACPP_CMAKE: more flags for its build. Built by GCC 12, auto crashes on CPUs with AMX (exit 132; see README).
 """
 import glob
 import os
@@ -40,7 +40,7 @@ def fetch():
 
 
 def build(cuda=False):
-    """The build folder; complete when its marker is there."""
+    """The build folder; complete if its marker exists."""
     place = os.path.join(PLACE, "build-cuda" if cuda else "build")
     ready = os.path.join(place, "ready")
     if not os.path.exists(ready):

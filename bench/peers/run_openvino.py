@@ -2,7 +2,7 @@
 """Our job on OpenVINO GenAI: run_openvino.py --job JOB.jsonl [--model smollm2] [--format q4_1] [--batch 64]
 
 Continuous batching straight from the GGUF, which it compiles at every start (load_s). --batch is the
-most rows that it schedules at once. No prefix caching unless --prefix-caching on, as it is by default.
+most rows scheduled at once. No prefix caching unless --prefix-caching on, as it is by default.
 The streaming job: it reads the whole model into memory, so under a limit below the file it is killed.
 """
 import time

@@ -4,8 +4,8 @@
 The model is the same file that the peers read, packed beside it (by --prepare, or on the first run); of a model
 config the weights are dummies, in --format. --batch 0 leaves the batch to the plan. FLAGS after -- go to
 `sluice run`, say `-- --mem-ram 2400M`. whole_s is the process from start to end; seconds is elapsed_s (step 0
-to the last durable row), which has opening, planning and the page faults of the arena behind it: --warm changes
-nothing. A run that `-- --time-limit D` ends is a good row, of the tokens that it came to.
+to the last durable row), after opening, planning and the page faults of the arena: --warm changes
+nothing. A run ended by `-- --time-limit D` is a good row with its tokens so far.
 """
 import json
 import os
@@ -22,7 +22,7 @@ INTERRUPTED = 75
 
 
 def pack_path(binary, a):
-    """The pack of the model; made when the file or the binary is newer. A model config is its own."""
+    """The pack of the model; made if the file or the binary is newer. For a model config: the config."""
     if a.model.endswith(".cfg"):
         return a.model
     source = peer.model_path(a.model, models.FIRST.get(a.model, ""))
@@ -35,7 +35,7 @@ def pack_path(binary, a):
 
 
 def run_measured(command, good):
-    """Runs it: seconds from start to end, and its own peak resident memory, packing apart."""
+    """Runs sluice: seconds from start to end, and its peak resident memory, without packing."""
     begin = time.monotonic()
     pid = os.posix_spawnp(command[0], command, os.environ)
     _, status, used = os.wait4(pid, 0)
@@ -51,7 +51,7 @@ def lane(s, name):
 
 
 def more_of(s):
-    """What sluice knows of a run beside its clocks."""
+    """Figures from sluice's summary in addition to the clocks."""
     read, cpu = lane(s, "nvme-read"), lane(s, "cpu")
     busy = {f"{name}_busy": lane(s, name)["busy_share"] for name in ("h2d", "d2h", "gpu") if "busy_share" in lane(s, name)}
     return {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Our job on vLLM with weights offloaded to RAM: run_vllm.py --job JOB.jsonl --model opt-13b --gpu-mib 8192 --offload-gib 20
 
---offload-gib: its cpu_offload_gb, weights that are read over the link in every pass; what is left of --gpu-mib holds
+--offload-gib: its cpu_offload_gb, weights read over the link in every pass; the rest of --gpu-mib holds
 the other weights and KV. Its own dummy weights (load_format="dummy"), bf16, prefixes not cached (as for the others;
 prompts here share none). It schedules and refills rows itself: --batch is max_num_seqs. CUDA graphs are off unless
 --graphs: they hold memory, and offloaded weights gain nothing from them. It has no tier on disk for weights or for KV of live rows.
