@@ -149,7 +149,7 @@ static enum err print_heads(struct attention *a)
     return err != OK ? err : closed;
 }
 
-/* ---- all of it ---- */
+/* ---- the command ---- */
 
 static enum err attention(struct attention *a)
 {

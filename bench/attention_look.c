@@ -185,7 +185,7 @@ static void look_launch(struct stream *s, enum op op, const struct ops *ops, con
     l->layer++;
 }
 
-/* ---- all of it ---- */
+/* ---- open, close, begin, compare ---- */
 
 static enum err take_room(struct look *l)
 {

@@ -458,7 +458,7 @@ static void print_best(struct frontier *f)
     bench_table_foot(&f->table, "pareto", names);
 }
 
-/* ---- all of it ---- */
+/* ---- the command ---- */
 
 static void open_table(struct frontier *f)
 {

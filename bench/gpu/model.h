@@ -38,7 +38,7 @@ struct gpu_card {
     double latency_s;         // of a load from memory, under load
     double near_s;            // of a load served by L2
     double tensor_flops;      // per second, bf16 (sm_75: f16) with f32 sums, dense
-    double tensor_share;      // share of it that mma.sync reaches at the card's power limit
+    double tensor_share;      // share of tensor_flops that mma.sync reaches
     double f32_flops;         // per second
     double h2d, d2h;          // bytes per second
     double launch_s, queue_s; // gap before a dependent kernel; host time to queue a kernel

@@ -2,7 +2,7 @@
  * read it.
  *
  * Owns: parsing of values (sizes, counts, durations, fractions) and the defaults. Refuses: checks
- * of several values (engine/api/run.c). The command line overrides --config. */
+ * of several values (run_setup.c). The command line overrides --config. */
 #ifndef ENGINE_API_CONFIG_H
 #define ENGINE_API_CONFIG_H
 

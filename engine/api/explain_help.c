@@ -102,7 +102,7 @@ static enum err try_memory(struct look *l, const struct store *m, int64_t more,
     return OK;
 }
 
-/* Offers twice the memory, or the part of it that helps; also a quarter more, if that helps. */
+/* Offers twice the memory, or as much as helps; also a quarter more, if that helps. */
 static enum err more_memory(struct look *l, const struct store *m)
 {
     struct explain_help most, some;
@@ -219,7 +219,7 @@ static enum err try_lossy(struct look *l, const struct lossy *o)
     return OK;
 }
 
-/* ---- all of it ---- */
+/* ---- all changes ---- */
 
 /* Least seconds of the job's matmuls under any placement: at the fastest rate for any number of
  * rows, and each shared prefix once. */

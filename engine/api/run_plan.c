@@ -336,7 +336,7 @@ static struct weight_form planned_reads(struct device *d, enum compute compute, 
     return device_cuda_reads(80, 0, compute, stored);
 }
 
-/* A stand-in for a card that is not on this machine; the plan only asks what its matmuls read. */
+/* Replaces a card that is not on this machine; the plan only asks what its matmuls read. */
 static struct device *planned_device(void)
 {
     static const struct device_api api = {.name = "cuda", .reads = planned_reads};
