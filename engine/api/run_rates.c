@@ -21,11 +21,12 @@
 
 int64_t run_text_bytes(const struct run *r)
 {
-    const struct opened *o = &r->session->opened;
-    int64_t held = o->tokenizer ? tokenizer_bytes(o->tokenizer) + o->model.tokenizer_bytes : 0;
-    int64_t crcs = (o->model.n_pieces + o->model.shape.vocab) * 8; // as read, and as a table
+    const struct tokenizer *tok = r->session->opened.tokenizer;
+    const struct model *m = r->model;
+    int64_t held = tok ? tokenizer_bytes(tok) + m->tokenizer_bytes : 0;
+    int64_t crcs = (m->n_pieces + m->shape.vocab) * 8; // as read, and as a table
     int64_t rows = r->job ? job_text_bytes(r->job, &r->work) : r->work.n_rows * 64;
-    int64_t tables = crcs + rows + (int64_t)o->model.n_layers * (int64_t)sizeof *o->model.layers;
+    int64_t tables = crcs + rows + (int64_t)m->n_layers * (int64_t)sizeof *m->layers;
     return held + tables + TEXT_RESERVE_BYTES + r->search_bytes;
 }
 
