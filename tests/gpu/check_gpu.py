@@ -302,12 +302,13 @@ ON_CPU = {
     "hidden states in RAM": "100 0 0 100 0 100", "hidden states on NVMe": "100 0 0 100 0 0",
     "everything in RAM": "0 100 0 100 0 100", "weights and hidden states on NVMe": "0 0 0 100 0 0",
 }
+# Of three batches or fewer hidden states stay in their frames (policy/plan.c), so that homes of these prove nothing.
 SHAPES = {
     "one row at a time": ["--batch", "1", "--batches", "1"], "3 batches of 2": ["--batch", "2", "--batches", "3"],
     "4 batches of 3": ["--batch", "3", "--batches", "4"],
-    "no look-ahead": ["--batch", "3", "--batches", "3", "--ahead-weights", "0", "--ahead-state", "0"],
+    "no look-ahead": ["--batch", "3", "--batches", "4", "--ahead-weights", "0", "--ahead-state", "0"],
     "far ahead": ["--batch", "2", "--batches", "4", "--ahead-weights", "1000", "--ahead-state", "1000"],
-    "40 prefill tokens a pass": ["--batch", "4", "--batches", "2", "--prefill-tokens", "40"],
+    "40 prefill tokens a pass": ["--batch", "2", "--batches", "4", "--prefill-tokens", "40"],
     "zstd, by threads": ["--batch", "2", "--batches", "2", "--weights-codec", "zstd", "--io", "threads"],
 }
 JOBS = {
@@ -328,7 +329,7 @@ def placements(attn):
         yield f"streamed, {shape}", ["--percent", *six.split(), *flags]
 
 
-def check_moved(b, what, flags):
+def check_moved(b, attn, what, flags):
     """The bytes went where the six shares say: what does not move proves nothing."""
     if "--percent" not in flags:
         return
@@ -338,7 +339,8 @@ def check_moved(b, what, flags):
     need(moved.get("nvme-read", 0) > 0 or sum(w) == 100, f"{what}: weights on NVMe, and nothing is read: {moved}")
     need(moved.get("nvme-write", 0) > 0 or sum(kv) > 0, f"{what}: KV on NVMe, and nothing is written: {moved}")
     need(moved.get("h2d", 1) > 0 or w[0] == 100, f"{what}: weights elsewhere, and nothing goes to the device: {moved}")
-    need(moved.get("d2h", 1) > 0 or kv[0] == hidden[0] == 100, f"{what}: state elsewhere, nothing leaves the device: {moved}")
+    if attn == "device":  # under --attn cpu KV attends where it is, and hidden states stay in their frames
+        need(moved.get("d2h", 0) > 0 or kv[0] == hidden[0] == 100, f"{what}: state elsewhere, nothing leaves the device: {moved}")
 
 
 def check_placement(b, attn, model, flags):
@@ -349,7 +351,7 @@ def check_placement(b, attn, model, flags):
     n = 0
     for what, placed in placements(attn):
         same(what, want, b.job("run", model, rows, *common, *placed).data)
-        check_moved(b, what, placed)
+        check_moved(b, attn, what, placed)
         n += 1
     return f"{n} placements, {len(rows)} rows: the same bytes"
 
