@@ -180,8 +180,9 @@ TABLE(route, {ISA_PORTABLE, cpu_route})
 TABLE(expert_sum, {ISA_AVX512, cpu_expert_sum_avx512}, {ISA_AVX2, cpu_expert_sum_avx2},
       {ISA_PORTABLE, cpu_expert_sum_portable}, {ISA_EXACT, exact_expert_sum})
 TABLE(kv_store, {ISA_AVX512, cpu_kv_store_avx512}, {ISA_PORTABLE, cpu_kv_store})
-TABLE(attend_prompt, {ISA_AVX512, cpu_attend_prompt_avx512}, {ISA_AVX2, cpu_attend_prompt_avx2},
-      {ISA_PORTABLE, cpu_attend_prompt_portable}, {ISA_EXACT, exact_attend_prompt})
+TABLE(attend_prompt, {ISA_AMX, cpu_attend_prompt_amx}, {ISA_AVX512, cpu_attend_prompt_avx512},
+      {ISA_AVX2, cpu_attend_prompt_avx2}, {ISA_PORTABLE, cpu_attend_prompt_portable},
+      {ISA_EXACT, exact_attend_prompt})
 TABLE(attend_forced, {ISA_AVX512, cpu_attend_forced_avx512}, {ISA_AVX2, cpu_attend_forced_avx2},
       {ISA_PORTABLE, cpu_attend_forced_portable}, {ISA_EXACT, exact_attend_forced})
 TABLE(prompt_keep, {ISA_PORTABLE, cpu_prompt_keep})
@@ -244,7 +245,7 @@ int64_t attend_prompt_scratch_bytes(const struct ops *ops, int n_prompt_max, int
 {
     (void)n_heads;
     (void)n_kv_heads;
-    return prompt_scratch(n_prompt_max, head_dim).bytes * pool_threads(ops->pool);
+    return prompt_scratch(ops->isa, n_prompt_max, head_dim).bytes * pool_threads(ops->pool);
 }
 
 int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slots_max, int n_heads,

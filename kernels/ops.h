@@ -33,7 +33,13 @@
  *      greatest logit so far and rounded to bf16; when it rises, earlier sums are multiplied by
  *      exp(old - new). A tile's scores are, per key, four chains (c = 0..3, over queries 2 c and 2
  *      c + 1 of each 8) over heads, then queries, even and odd queries apart; they are added (even
- *      + odd), then c and c + 1, then both halves. Exps are good to 2^-22 there.
+ *      + odd), then c and c + 1, then both halves. Exps are good to 2^-22 there;
+ *   h. on ISA_AMX (bf16 pages, not COMPUTE_F32) a prompt's query meets keys in chunks of 256, in
+ *      ascending order. Each link of a logit adds 32 products over dimensions, each link of an
+ *      output the 32 products of a page, in the order of rule a. Exps are relative to the greatest
+ *      logit so far, good to 2^-13 and rounded to bf16; when it rises, earlier sums are multiplied
+ *      by exp(old - new). The exps of a chunk are summed in 16 lanes, in each the odd slot of a
+ *      pair before the even one (exact_attend_prompt_amx).
  *
  * Arrays are row-major, slowest index first. */
 #ifndef KERNELS_OPS_H

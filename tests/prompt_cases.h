@@ -89,6 +89,8 @@ static void joint_copy(struct joint *j, const struct model *m, struct prompt *co
     }
 }
 
+static void (*attend)(const struct ops *ops, const struct attend_prompt_args *args) =
+    ops_run_attend_prompt;     // of all calls
 static int policy = EVICT_H2O; // of all calls: whose scores
 static int window;             // of all calls; 0: none
 static float cap;              // likewise
@@ -133,24 +135,24 @@ static void prompts_call(const struct ops *ops, const struct model *m, struct pr
     void *scratch =
         take(attend_prompt_scratch_bytes(ops, longest, m->n_heads, m->n_kv_heads, m->head_dim));
     joint_copy(&j, m, p, n_prompts, l.page_bytes, 0);
-    ops_run_attend_prompt(ops, &(struct attend_prompt_args){.layout = l,
-                                                            .q = j.q,
-                                                            .out = j.out,
-                                                            .pages = j.pages,
-                                                            .scores = with_scores ? j.scores : NULL,
-                                                            .policy = policy,
-                                                            .spans = spans,
-                                                            .n_spans = n_spans,
-                                                            .n_heads = m->n_heads,
-                                                            .n_max = n_max,
-                                                            .end_max = end_max,
-                                                            .scale = 0.2f,
-                                                            .cap = cap,
-                                                            .sinks = sinks,
-                                                            .window = window,
-                                                            .q_stride = qs,
-                                                            .out_stride = qs,
-                                                            .scratch = scratch});
+    attend(ops, &(struct attend_prompt_args){.layout = l,
+                                             .q = j.q,
+                                             .out = j.out,
+                                             .pages = j.pages,
+                                             .scores = with_scores ? j.scores : NULL,
+                                             .policy = policy,
+                                             .spans = spans,
+                                             .n_spans = n_spans,
+                                             .n_heads = m->n_heads,
+                                             .n_max = n_max,
+                                             .end_max = end_max,
+                                             .scale = 0.2f,
+                                             .cap = cap,
+                                             .sinks = sinks,
+                                             .window = window,
+                                             .q_stride = qs,
+                                             .out_stride = qs,
+                                             .scratch = scratch});
     joint_copy(&j, m, p, n_prompts, l.page_bytes, 1);
     free(j.q);
     free(j.out);

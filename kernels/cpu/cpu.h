@@ -24,6 +24,7 @@ CPU_DECLARE(attend_forced)
 CPU_DECLARE(head_reduce)
 #undef CPU_DECLARE
 
+void cpu_attend_prompt_amx(const struct ops *ops, const struct attend_prompt_args *args);
 void cpu_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);
 void cpu_kv_store_avx512(const struct ops *ops, const struct kv_store_args *args);
@@ -154,9 +155,8 @@ static inline int matmul_shares(const struct matmul_args *a, int thread, int n_t
 #define SPLIT_SLOTS     256
 #define SPLIT_PAGES     (SPLIT_SLOTS / PAGE_SLOTS)
 
-/* Prompts on pairs of bf16: rows of a register tile, keys of a chunk. Strides in numbers are odd
- * multiples of a cache line, so that rows of a block map to different sets of the L1 cache. */
-#define PROMPT_ROWS        14
+/* Prompts on pairs of bf16: rows of a block, keys of a chunk. Strides in numbers are odd multiples
+ * of a cache line, so that rows of a block map to different sets of the L1 cache. */
 #define PROMPT_LANES       16 // one number per row, in a register
 #define PROMPT_CHUNK       256
 #define PROMPT_CHUNK_PAGES (PROMPT_CHUNK / PAGE_SLOTS)
@@ -168,15 +168,22 @@ struct prompt_scratch_bf16 {
     int64_t q, x, out, p_max, p, bytes; // offsets of the arrays of struct bf16_block
 };
 
-static inline struct prompt_scratch_bf16 prompt_scratch_bf16(int64_t n_prompt, int head_dim)
+/* Rows of a block: the sums of AVX-512 are in registers, those of AMX in tiles. */
+static inline int prompt_rows_max(enum isa isa)
+{
+    return isa == ISA_AMX ? 16 : 14;
+}
+
+static inline struct prompt_scratch_bf16 prompt_scratch_bf16(int rows, int64_t n_prompt,
+                                                             int head_dim)
 {
     int64_t n_chunks = ceil_div(n_prompt, PROMPT_CHUNK);
     struct prompt_scratch_bf16 s = {0};
-    s.x = s.q + PROMPT_ROWS * PROMPT_Q_STRIDE * 2;
-    s.out = s.x + PROMPT_ROWS * PROMPT_X_STRIDE * 4;
-    s.p_max = s.out + PROMPT_ROWS * round_up(head_dim, 16) * 4;
+    s.x = s.q + rows * PROMPT_Q_STRIDE * 2;
+    s.out = s.x + rows * PROMPT_X_STRIDE * 4;
+    s.p_max = s.out + rows * round_up(head_dim, 16) * 4;
     s.p = s.p_max + n_chunks * PROMPT_LANES * 4;
-    s.bytes = s.p + n_chunks * PROMPT_ROWS * PROMPT_P_STRIDE * 2;
+    s.bytes = s.p + n_chunks * rows * PROMPT_P_STRIDE * 2;
     return s;
 }
 
@@ -191,12 +198,13 @@ struct prompt_scratch {
     int64_t bytes;
 };
 
-static inline struct prompt_scratch prompt_scratch(int64_t n_prompt, int head_dim)
+static inline struct prompt_scratch prompt_scratch(enum isa isa, int64_t n_prompt, int head_dim)
 {
     int64_t n_pad = round_up(n_prompt, PAGE_SLOTS);
     int64_t f32_bytes = (n_pad + 2 * round_up(head_dim, 16)) * ATTEND_ROWS_MAX * 4;
     struct prompt_scratch s;
-    s.columns = max_i64(round_up(f32_bytes, 64), prompt_scratch_bf16(n_prompt, head_dim).bytes);
+    s.columns = max_i64(round_up(f32_bytes, 64),
+                        prompt_scratch_bf16(prompt_rows_max(isa), n_prompt, head_dim).bytes);
     s.lead = s.columns + n_pad * (PROMPT_ROUND_TILES + 1) * 4;
     s.bytes = s.lead + 64;
     return s;

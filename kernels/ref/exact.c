@@ -240,17 +240,109 @@ static float prompt_query(const struct attend_prompt_args *a, const struct promp
     return inverse;
 }
 
+/* ---- rule h: a prompt in AMX tiles ---- */
+
+#define TILE_CHUNK 256 // keys
+
+static float amx_exp2(float t)
+{
+    const float whole = floorf(t), r = t - whole;
+    float p = fmaf(MATH_EXP2_P3, r, MATH_EXP2_P2);
+    p = fmaf(p, r, MATH_EXP2_P1);
+    p = fmaf(p, r, MATH_EXP2_P0);
+    return ldexpf(p, (int)whole);
+}
+
+/* q . K of one key. */
+static float amx_logit(const float *q, const float *k, int head_dim)
+{
+    float sum = 0;
+    for (int d0 = 0; d0 < head_dim; d0 += 32) {
+        float x[32] = {0}, w[32][PANEL_ROWS] = {{0}};
+        for (int i = 0; i < 32 && d0 + i < head_dim; i++) {
+            x[i] = amx_input(q[d0 + i]);
+            w[i][0] = flushed(k[d0 + i]);
+        }
+        sum = amx_link(x, w, 0, sum);
+    }
+    return sum;
+}
+
+/* out += weights x [32] . V over the slots of a page that are not beyond `query`. */
+static void amx_page(const struct attend_prompt_args *a, const struct prompt_span *s, int first,
+                     int query, int kv_head, const float *x, float *out)
+{
+    const struct kv_layout *l = &a->layout;
+    const uint8_t *page = prompt_span_pages(a, s) + first / PAGE_SLOTS * l->page_bytes;
+    static _Thread_local float v[PAGE_SLOTS][HEAD_DIM_MAX];
+    memset(v, 0, sizeof v);
+    for (int slot = 0; slot < PAGE_SLOTS && first + slot <= query; slot++)
+        kv_get(l, page, slot, kv_head, NULL, v[slot]);
+    for (int d = 0; d < l->head_dim; d++) {
+        float w[32][PANEL_ROWS] = {{0}};
+        for (int slot = 0; slot < PAGE_SLOTS; slot++)
+            w[slot][0] = flushed(v[slot][d]);
+        out[d] = amx_link(x, w, 0, out[d]);
+    }
+}
+
+/* As prompt_query, but exp(logit - maximum) is x times the factor falls[] of its chunk. x: whole
+ * pages. */
+static float prompt_query_amx(const struct attend_prompt_args *a, const struct prompt_span *s,
+                              int query, int head, float *x, float *falls)
+{
+    const struct kv_layout *l = &a->layout;
+    const int64_t token = s->token + query - s->first;
+    const float *q = a->q + token * a->q_stride + head * l->head_dim;
+    const int kv_head = head / (a->n_heads / l->n_kv_heads), low = prompt_low(a, query);
+    const float scale = a->cap > 0 ? 1 : a->scale, scale2 = scale * MATH_LOG2E;
+    float k[HEAD_DIM_MAX], out[HEAD_DIM_MAX] = {0}, lanes[16] = {0}, max = -INFINITY;
+    memset(x, 0, (size_t)round_up(query + 1, PAGE_SLOTS) * sizeof *x);
+    for (int chunk = 0; chunk <= query; chunk += TILE_CHUNK) {
+        const int first = low > chunk ? low : chunk;
+        const int end = (int)min_i64(query + 1, chunk + TILE_CHUNK);
+        const float before = max;
+        float sums[16] = {0};
+        for (int key = first; key < end; key++) {
+            const uint8_t *page = prompt_span_pages(a, s) + key / PAGE_SLOTS * l->page_bytes;
+            kv_get(l, page, key % PAGE_SLOTS, kv_head, k, NULL);
+            x[key] = amx_logit(q, k, l->head_dim);
+            x[key] = a->cap > 0 ? math_softcap(x[key] * a->scale, a->cap) : x[key];
+            max = x[key] > max ? x[key] : max;
+        }
+        const float base = max == -INFINITY ? 0 : max;
+        const float rescale = math_exp((before - base) * scale);
+        falls[chunk / TILE_CHUNK] = max;
+        for (int key = first; key < end; key++)
+            x[key] = amx_input(amx_exp2(fmaf(x[key], scale2, -base * scale2)));
+        for (int key = chunk; key < end; key += 2) // both slots of a pair in one lane
+            sums[key % 32 / 2] = (sums[key % 32 / 2] + x[key + 1]) + x[key];
+        for (int i = 0; i < 16; i++)
+            lanes[i] = fmaf(lanes[i], rescale, sums[i]);
+        for (int d = 0; d < l->head_dim; d++)
+            out[d] = out[d] * rescale;
+        for (int key = chunk; key < end; key += PAGE_SLOTS)
+            amx_page(a, s, key, query, kv_head, x + key, out);
+    }
+    for (int chunk = 0; chunk <= query / TILE_CHUNK; chunk++)
+        falls[chunk] = math_exp((falls[chunk] - max) * scale);
+    const float inverse = 1.0f / (math_sum16(lanes) + math_sink(a->sinks, head, max * scale));
+    for (int d = 0; d < l->head_dim; d++) // 0 has no sign
+        a->out[token * a->out_stride + head * l->head_dim + d] = (out[d] + 0.0f) * inverse;
+    return inverse;
+}
+
 /* A tile of 32 queries in one KV head: its weights, one chain per key over (query, head), are added
  * to the scores. A query with NaN weights adds nothing. */
 static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_span *s, int tile,
-                        int kv_head, int round)
+                        int kv_head, int round, int tiles)
 {
     const int group = a->n_heads / a->layout.n_kv_heads;
     const int64_t n_pad = round_up(s->n_prompt, PAGE_SLOTS);
     const int first = tile * PAGE_SLOTS > s->first ? tile * PAGE_SLOTS : s->first;
     const int end = (int)min_i64((tile + 1) * PAGE_SLOTS, s->first + s->n);
     const struct evict_rule score = evict_rule_of(a->policy);
-    float *x = a->scratch, *columns = x + n_pad; // [n_prompt_pad] each
+    float *x = a->scratch, *columns = x + n_pad, *falls = columns + n_pad; // [n_prompt_pad] each
     const int hits = score.source == EVICT_EACH;
     float *scores = prompt_span_scores(a, s);
     if (scores)
@@ -258,10 +350,12 @@ static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_
     memset(columns, 0, (size_t)n_pad * sizeof *columns);
     for (int query = first; query < end; query++) {
         for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
-            float inverse = prompt_query(a, s, query, head, round, x);
+            float inverse = tiles ? prompt_query_amx(a, s, query, head, x, falls)
+                                  : prompt_query(a, s, query, head, round, x);
             inverse *= evict_query_worth(&score, query, s->n_prompt);
             for (int key = 0; key <= query && isfinite(inverse); key++)
-                columns[key] = fmaf(x[key], inverse, columns[key]);
+                columns[key] =
+                    fmaf(x[key], tiles ? falls[key / TILE_CHUNK] * inverse : inverse, columns[key]);
         }
         for (int key = 0; key <= query && hits && scores; key++) { // each query's mean decides
             scores[key] = evict_score_next(&score, scores[key], columns[key], group, query);
@@ -272,17 +366,27 @@ static void prompt_tile(const struct attend_prompt_args *a, const struct prompt_
         scores[key] += columns[key];
 }
 
-void exact_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a)
+static void prompts(const struct attend_prompt_args *a, int round, int tiles)
 {
-    const int round = ops->compute != COMPUTE_F32 && a->layout.format == KV_BF16;
     CHECK(a->layout.head_dim <= HEAD_DIM_MAX);
     for (int i = 0; i < a->n_spans; i++) {
         const struct prompt_span *s = &a->spans[i];
         const int n_tiles = (int)ceil_div(s->first + s->n, PAGE_SLOTS);
         for (int tile = s->first / PAGE_SLOTS; tile < n_tiles; tile++)
             for (int kv_head = 0; kv_head < a->layout.n_kv_heads; kv_head++)
-                prompt_tile(a, s, tile, kv_head, round);
+                prompt_tile(a, s, tile, kv_head, round, tiles);
     }
+}
+
+void exact_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a)
+{
+    prompts(a, ops->compute != COMPUTE_F32 && a->layout.format == KV_BF16, 0);
+}
+
+void exact_attend_prompt_amx(const struct ops *ops, const struct attend_prompt_args *a)
+{
+    CHECK(ops->compute != COMPUTE_F32 && a->layout.format == KV_BF16);
+    prompts(a, 1, 1);
 }
 
 /* ---- the head: tiles of 4,096 logits ---- */

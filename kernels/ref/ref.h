@@ -74,6 +74,8 @@ float exact_finish(const struct matmul_part *part, float sum, int o, float y);
 /* Rule a for ISA_AMX under COMPUTE_BF16 (and INT8, for weights multiplied as bf16): byte for byte,
  * except for the bits of a NaN. */
 void exact_matmul_amx(const struct ops *ops, const struct matmul_args *args);
+/* Rule h, likewise. */
+void exact_attend_prompt_amx(const struct ops *ops, const struct attend_prompt_args *args);
 void exact_matmul_int8(const struct ops *ops, const struct matmul_args *args);
 
 #endif
