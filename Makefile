@@ -91,6 +91,7 @@ $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx5
 # Tiles besides; what is not tiles is AVX-512.
 $(BUILD)/%_amx.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c -mamx-tile -mamx-bf16 -mamx-int8
 $(BUILD)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
+$(BUILD)/%_avxvnni.o: CFLAGS += -mavx2 -mfma -mf16c -mavxvnni
 # Sanitized, the portable set and the plain loops may call fmaf() as one instruction where the CPU has it: the same
 # numbers, and the sweeps of `make check` take a third of the time.
 ifneq ($(SAN),)
@@ -260,7 +261,7 @@ tools: $(TOOLS) $(SHIMS) $(FAULT_BIN) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)
 SAN := -fsanitize=thread
-$(filter-out %_avx2.o %_avx512.o %_amx.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o $(BUILD)/tests/ring_fault.o $(SIM_SO): CFLAGS += $(SAN)
+$(filter-out %_avx2.o %_avxvnni.o %_avx512.o %_amx.o $(BUILD)/kernels/dtype%.o,$(OBJ)) $(TESTS:=.o) $(BUILD)/tests/sim_device.o $(BUILD)/tests/ring_fault.o $(SIM_SO): CFLAGS += $(SAN)
 endif
 
 ## tests: builds the C tests and the tools of tests/

@@ -114,8 +114,20 @@ enum isa isa_best(void)
 #define ref_matmul_float ref_matmul
 ROWS(matmul_float, struct matmul_args, {ISA_AMX, cpu_matmul_amx}, {ISA_AVX512, cpu_matmul_avx512},
      {ISA_AVX2, cpu_matmul_avx2}, {ISA_PORTABLE, cpu_matmul_portable}, {ISA_EXACT, exact_matmul})
+/* ISA_AVX2 with AVX-VNNI where this CPU has it: the same bytes. */
+static void matmul_int8_avx2(const struct ops *ops, const struct matmul_args *args)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avxvnni")) {
+        cpu_matmul_int8_avxvnni(ops, args);
+        return;
+    }
+#endif
+    cpu_matmul_int8_avx2(ops, args);
+}
+
 ROWS(matmul_int8, struct matmul_args, {ISA_AMX, cpu_matmul_int8_amx},
-     {ISA_AVX512, cpu_matmul_int8_avx512}, {ISA_AVX2, cpu_matmul_int8_avx2},
+     {ISA_AVX512, cpu_matmul_int8_avx512}, {ISA_AVX2, matmul_int8_avx2},
      {ISA_PORTABLE, cpu_matmul_int8_portable}, {ISA_EXACT, exact_matmul_int8})
 
 /* Under int8, parts that read x in the same form run together: as codes for q8, as codes for q4,

@@ -2,7 +2,9 @@
  * kernels/ref, and all instruction sets, threads, tiles and positions give the same bits. */
 #include "tests/ops_help.h"
 
+#include "kernels/cpu/int8.h"
 #include "kernels/dtype_own.h"
+#include "tests/skip.h"
 
 /* W[n, k] from f32 rows [n][k], in panels. */
 static struct weight weight_of(enum dtype t, int n, int k, const float *numbers)
@@ -158,6 +160,38 @@ static void rows_do_not_meet(void **state)
     }
 }
 
+/* AVX2 without AVX-VNNI, on CPUs that have it, too. */
+static void halves_equal_dot_products(void **state)
+{
+    (void)state;
+    enum { M = 11, N = 72, K = 200 };
+    if (!isa_here(ISA_AVX2))
+        skip_because("this CPU has no %s", isa_name(ISA_AVX2));
+    for (enum dtype t = DTYPE_Q8; t <= DTYPE_Q4; t++) {
+        float *w = noise_array(1, N * K, 1), *x = noise_array(5, M * K, 1);
+        float *y0 = noise_array(6, M * N, 1);
+        const struct ops ops = {.isa = ISA_AVX2, .compute = COMPUTE_INT8};
+        struct matmul_args a = {.parts[0].w = weight_of(t, N, K, w),
+                                .x = x,
+                                .m = M,
+                                .x_stride = K,
+                                .parts[0].y_stride = N,
+                                .n_parts = 1};
+        float *want = matmul_run(ISA_PORTABLE, COMPUTE_INT8, NULL, a, y0);
+        float *y = a.parts[0].y = copy_of(y0, M * N * 4);
+        a.scratch = take(matmul_scratch_bytes(&ops, M, N, K));
+        cpu_matmul_int8_avx2(&ops, &a);
+        assert_same_bits(y, want, M * N * 4, "int8 in halves");
+        free(a.scratch);
+        free(y);
+        free(want);
+        free((void *)a.parts[0].w.panels);
+        free(w);
+        free(x);
+        free(y0);
+    }
+}
+
 /* Rows that have no scale: not finite, zero, too small; the others do not notice. */
 static void odd_rows(void **state)
 {
@@ -231,11 +265,9 @@ static void other_formats_go_as_bf16(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_ref),
-        cmocka_unit_test(whole_numbers_are_exact),
-        cmocka_unit_test(rows_do_not_meet),
-        cmocka_unit_test(odd_rows),
-        cmocka_unit_test(other_formats_go_as_bf16),
+        cmocka_unit_test(equals_ref),       cmocka_unit_test(whole_numbers_are_exact),
+        cmocka_unit_test(rows_do_not_meet), cmocka_unit_test(halves_equal_dot_products),
+        cmocka_unit_test(odd_rows),         cmocka_unit_test(other_formats_go_as_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

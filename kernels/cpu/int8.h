@@ -5,9 +5,9 @@
  * kernels/ops.h). Inputs are packed per tile of rows, per group along k, in 32-bit words with the
  * rows of the tile contiguous: first the sum of the codes (for q8 an integer times -128, the bias
  * of the weight codes; for q4 f32 times the scale), then the scale, then 16 quads of codes (four
- * bytes; for AVX2 two words of two 16-bit codes). AMX reads the 16 quads of a row as one row of a
- * tile: per tile of rows and group along k [rows][16], and behind all of them the sums and scales,
- * per tile and group [2][rows]. */
+ * bytes; for AVX2 without AVX-VNNI two words of two 16-bit codes). AMX reads the 16 quads of a row
+ * as one row of a tile: per tile of rows and group along k [rows][16], and behind all of them the
+ * sums and scales, per tile and group [2][rows]. */
 #ifndef KERNELS_CPU_INT8_H
 #define KERNELS_CPU_INT8_H
 
@@ -18,6 +18,7 @@
 
 void cpu_matmul_int8_portable(const struct ops *ops, const struct matmul_args *args);
 void cpu_matmul_int8_avx2(const struct ops *ops, const struct matmul_args *args);
+void cpu_matmul_int8_avxvnni(const struct ops *ops, const struct matmul_args *args);
 void cpu_matmul_int8_avx512(const struct ops *ops, const struct matmul_args *args);
 void cpu_matmul_int8_amx(const struct ops *ops, const struct matmul_args *args);
 
