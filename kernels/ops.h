@@ -26,8 +26,9 @@
  *   f. under COMPUTE_F32 each link of a chain is a fused multiply-add; sums in norms and softmax, a
  *      token's own logit and the sums of q that codes need run in 16 lanes joined in one fixed
  *      tree; exp is op_exp. So every instruction set gives the same bytes. Under COMPUTE_BF16 the
- *      bytes depend on the instruction set. Under COMPUTE_INT8, matmuls over q8 and q4 give the
- *      same bytes on every set;
+ *      bytes depend on the instruction set. Sums of integer codes give the same bytes on every set:
+ *      matmuls over q8 and q4 under COMPUTE_INT8, and unless COMPUTE_F32 a CPU's forced spans over
+ *      q8 and q4 pages;
  *   g. on bf16 tensor cores (CUDA from sm_80, bf16 pages, not COMPUTE_F32, at most 256 dimensions)
  *      a prompt's query meets pages of 32 keys in ascending order. Exps are relative to the
  *      greatest logit so far and rounded to bf16; when it rises, earlier sums are multiplied by
@@ -468,8 +469,16 @@ static inline int kv_ring_used(const struct kv_row *kv, int pos)
 /* Known tokens of one row under decode's rule, one after the other. Token i (position pos + i)
  * attends over the row's slots and itself, adds its weights to the scores, then evicts one victim
  * if the budget is full, and is stored. K and V are rounded to the KV format before they are
- * attended. Unless COMPUTE_F32, q is rounded to bf16; where the set multiplies pairs of bf16, so
- * are the weights of V (not the scores). */
+ * attended. Unless COMPUTE_F32:
+ *   - over pages of f32 and bf16, q is rounded to bf16; where the set multiplies pairs of bf16, so
+ *     are the weights of V (not the scores);
+ *   - over pages of q8 and q4, and their rings, CPUs multiply integers. Each group of 64 numbers of
+ *     q becomes codes round(x * (32767 / max|x|)) of scale max|x| / 32767 (zeros where max|x| is
+ *     below 2^-100, a scale of NaN where a number is not finite), and so do the 32 products exp *
+ *     scale of V of a page, per group and query head. Sums of codes are exact, so every CPU set
+ *     gives the same bytes. CUDA rounds q to bf16 and multiplies f32: there the bytes are those of
+ *     COMPUTE_F32 with that q. */
+#define CODE_MOST 32767.0f
 struct forced_span {
     int row;     // of kv
     int n_slots; // page slots in use before; evict_slots_after() gives the number after

@@ -213,9 +213,9 @@ static inline struct prompt_scratch prompt_scratch(enum isa isa, int64_t n_promp
 /* Scratch of one thread of attend_forced, with rows = query heads and room for a ring: a V panel
  * [32, dim_pad]; logits [rows, slots_pad], or without scores [rows, 256], one split (in layers with
  * a window even if the policy has scores); per split maximum, sum and weight [3, rows, n_splits]
- * and outputs [n_splits, rows, dim_pad]; queries in two forms [1.5, rows, dim_pad] and their sums
- * [rows, groups]; the outputs of one row [dim_pad]; of the new token logits [rows], K and V [2,
- * n_kv_heads, dim_pad], scores and traits [2, n_kv_heads]. */
+ * and outputs [n_splits, rows, dim_pad]; queries in two forms [1.5, rows, dim_pad], their sums and
+ * scales [2, rows, groups]; the outputs of one row [dim_pad]; of the new token logits [rows], K and
+ * V [2, n_kv_heads, dim_pad], scores and traits [2, n_kv_heads]. */
 static inline int64_t attend_forced_thread_bytes(int64_t slots, int group, int n_kv_heads,
                                                  int head_dim, int scores)
 {
@@ -223,7 +223,7 @@ static inline int64_t attend_forced_thread_bytes(int64_t slots, int group, int n
     int64_t groups = ceil_div(head_dim, KV_GROUP);
     int64_t all = scores ? round_up(slots, PAGE_SLOTS) + EVICT_RING_MAX : 0;
     int64_t logits = max_i64(all, SPLIT_SLOTS);
-    int64_t per_row = logits + n_splits * (3 + dim_pad) + dim_pad * 3 / 2 + groups + 1;
+    int64_t per_row = logits + n_splits * (3 + dim_pad) + dim_pad * 3 / 2 + 2 * groups + 1;
     int64_t numbers = per_row * group * n_kv_heads + (2 * n_kv_heads + 1) * dim_pad +
                       2 * n_kv_heads + PAGE_SLOTS * dim_pad;
     return round_up(numbers * (int64_t)sizeof(float), 64);

@@ -141,6 +141,45 @@ V16_FN v16 v16_f16(const void *halves)
     return _mm512_cvtph_ps(_mm256_loadu_si256(halves));
 }
 
+/* Stores 16 numbers, rounded to nearest even, as 16-bit integers. */
+V16_FN void v16_store_i16(int16_t *p, v16 a)
+{
+    _mm256_storeu_si256((void *)p, _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(a)));
+}
+
+/* Sixteen lanes of 32 bits: integers, or pairs of 16-bit integers. */
+typedef __m512i w16;
+
+V16_FN w16 w16_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+V16_FN v16 v16_of_w16(w16 a)
+{
+    return _mm512_cvtepi32_ps(a);
+}
+/* sum += a.b of pairs; a is one pair for all lanes. */
+V16_FN void w16_dot(w16 *sum, uint32_t a, w16 b)
+{
+    *sum = _mm512_dpwssd_epi32(*sum, _mm512_set1_epi32((int)a), b);
+}
+/* 16 pairs of bytes. */
+V16_FN w16 w16_bytes(const void *p)
+{
+    return _mm512_cvtepu8_epi16(_mm256_loadu_si256(p));
+}
+/* 16 times four codes of 4 bits, the first lowest: the first two and the last two as pairs. */
+V16_FN void w16_nibbles(const void *p, w16 pair[2])
+{
+    const __m512i both =
+        _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5,
+                         5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    const __m512i mask = _mm512_set1_epi16(15);
+    __m512i w = _mm512_permutexvar_epi16(both, _mm512_castsi256_si512(_mm256_loadu_si256(p)));
+    pair[0] = _mm512_and_si512(_mm512_srlv_epi16(w, _mm512_set1_epi32(0x40000)), mask);
+    pair[1] = _mm512_and_si512(_mm512_srlv_epi16(w, _mm512_set1_epi32(0xc0008)), mask);
+}
+
 #elif CPU_ISA == CPU_AVX2
 
 #include <immintrin.h>
@@ -269,6 +308,49 @@ V16_FN v16 v16_f16(const void *halves)
                  _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)halves + 1))};
 }
 
+V16_FN void v16_store_i16(int16_t *p, v16 a)
+{
+    __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi));
+    _mm256_storeu_si256((void *)p, _mm256_permute4x64_epi64(both, 0xd8));
+}
+
+typedef struct w16 {
+    __m256i lo, hi;
+} w16;
+
+V16_FN w16 w16_zero(void)
+{
+    return (w16){_mm256_setzero_si256(), _mm256_setzero_si256()};
+}
+V16_FN v16 v16_of_w16(w16 a)
+{
+    return (v16){_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)};
+}
+V16_FN void w16_dot(w16 *sum, uint32_t a, w16 b)
+{
+    const __m256i pair = _mm256_set1_epi32((int)a);
+    sum->lo = _mm256_add_epi32(sum->lo, _mm256_madd_epi16(pair, b.lo));
+    sum->hi = _mm256_add_epi32(sum->hi, _mm256_madd_epi16(pair, b.hi));
+}
+V16_FN w16 w16_bytes(const void *p)
+{
+    return (w16){_mm256_cvtepu8_epi16(_mm_loadu_si128(p)),
+                 _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p + 1))};
+}
+V16_FN void w16_nibbles_half(__m128i codes, __m256i *first, __m256i *last)
+{
+    const __m256i mask = _mm256_set1_epi16(15);
+    __m256i w = _mm256_cvtepu16_epi32(codes);
+    __m256i high = _mm256_or_si256(_mm256_srli_epi32(w, 8), _mm256_slli_epi32(w, 4));
+    *first = _mm256_and_si256(_mm256_or_si256(w, _mm256_slli_epi32(w, 12)), mask);
+    *last = _mm256_and_si256(high, mask);
+}
+V16_FN void w16_nibbles(const void *p, w16 pair[2])
+{
+    w16_nibbles_half(_mm_loadu_si128(p), &pair[0].lo, &pair[1].lo);
+    w16_nibbles_half(_mm_loadu_si128((const __m128i *)p + 1), &pair[0].hi, &pair[1].hi);
+}
+
 #else
 
 #include "kernels/dtype.h"
@@ -392,6 +474,50 @@ V16_FN v16 v16_f16(const void *halves)
     uint16_t h[16];
     memcpy(h, halves, sizeof h);
     V16_EACH(f16_to_f32(h[i]));
+}
+
+/* Adding 1.5 * 2^23 rounds to an integer, which is then in the lowest bits. */
+V16_FN void v16_store_i16(int16_t *p, v16 a)
+{
+    for (int i = 0; i < 16; i++) {
+        union math_bits b = {.f = a.f[i] + MATH_ROUND_MAGIC};
+        p[i] = (int16_t)(b.u & 0xffff);
+    }
+}
+
+typedef struct w16 {
+    int32_t i[16]; // pairs: the first in the low 16 bits
+} w16;
+
+V16_FN w16 w16_zero(void)
+{
+    return (w16){{0}};
+}
+V16_FN v16 v16_of_w16(w16 a)
+{
+    V16_EACH((float)a.i[i]);
+}
+V16_FN void w16_dot(w16 *sum, uint32_t a, w16 b)
+{
+    for (int i = 0; i < 16; i++)
+        sum->i[i] += (int16_t)a * (b.i[i] & 0xffff) + (int16_t)(a >> 16) * (b.i[i] >> 16);
+}
+V16_FN w16 w16_bytes(const void *p)
+{
+    const uint8_t *byte = p;
+    w16 y;
+    for (int i = 0; i < 16; i++)
+        y.i[i] = byte[2 * i] | byte[2 * i + 1] << 16;
+    return y;
+}
+V16_FN void w16_nibbles(const void *p, w16 pair[2])
+{
+    uint16_t w[16];
+    memcpy(w, p, sizeof w);
+    for (int i = 0; i < 16; i++) {
+        pair[0].i[i] = (w[i] & 15) | (w[i] >> 4 & 15) << 16;
+        pair[1].i[i] = (w[i] >> 8 & 15) | w[i] >> 12 << 16;
+    }
 }
 
 #endif

@@ -22,7 +22,10 @@ struct query {
     int head, row; // KV head, query head
     int n_splits, n_ring;
     int now;                                        // position of the token
-    float q[HEAD_DIM_MAX];                          // in the compute format
+    float q[HEAD_DIM_MAX];                          // rounded (ref_round_query)
+    int ints;                                       // 1: codes are multiplied as integers
+    int codes[HEAD_DIM_MAX];                        // of q
+    float q_scales[GROUPS];
     float own_k[HEAD_DIM_MAX], own_v[HEAD_DIM_MAX]; // as the KV format rounds them
 };
 
@@ -48,8 +51,17 @@ static float group_sum(const struct kv_layout *l, const float *q, int group)
     return math_sum16(lanes);
 }
 
-/* One chain over dimensions. With codes and an unrotated key: one chain per group, whose scale and
- * minimum enter as two links of a chain over groups. rank: rotates the key. */
+/* Codes of q times the codes k of group g: an exact sum, times the scale of q's codes. */
+static float group_dot(const struct query *q, const struct kv_layout *l, const float *k, int g)
+{
+    int sum = 0;
+    for (int d = g * KV_GROUP; d < l->head_dim && d < (g + 1) * KV_GROUP; d++)
+        sum += q->codes[d] * (int)k[d];
+    return (float)sum * q->q_scales[g];
+}
+
+/* One chain over dimensions. With codes and an unrotated key: one chain (or group_dot) per group,
+ * whose scale and minimum enter as two links of a chain over groups. rank: rotates the key. */
 static float logit(const struct query *q, struct ref_slot at, int rank)
 {
     const struct kv_layout *l = at.layout;
@@ -66,14 +78,42 @@ static float logit(const struct query *q, struct ref_slot at, int rank)
         sum = 0;
         for (int d = g * KV_GROUP; d < l->head_dim && d < (g + 1) * KV_GROUP; d++)
             sum = fmaf(q->q[d], k[d], sum);
+        sum = q->ints ? group_dot(q, l, k, g) : sum;
         all = fmaf(scales[g] * q->args->scale, sum, all);
         all = fmaf(minima[g] * q->args->scale, group_sum(l, q->q, g), all);
     }
     return math_softcap(all, q->args->cap);
 }
 
+/* out += (exps * scales of V) . codes of V over the n slots of a page, in integers: of each group
+ * of dimensions, exp * scale becomes a code, the sum of products is exact and its product with the
+ * scale of these codes is one link. */
+static void page_ints(const struct query *q, int first, int n, const float *exps, float *out)
+{
+    const struct kv_layout *l = ref_slot_at(q->kv, q->head, first).layout;
+    float v[HEAD_DIM_MAX], scales[GROUPS], minima[GROUPS], weights[GROUPS][PAGE_SLOTS] = {{0}};
+    float max[GROUPS];
+    int sums[HEAD_DIM_MAX] = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < n; i++) {
+            struct ref_slot at = ref_slot_at(q->kv, q->head, first + i);
+            kv_get_codes(l, at.page, at.slot, q->head, 1, v, scales, minima);
+            for (int g = 0; g < l->groups && sees(q, &at) && pass == 0; g++)
+                weights[g][i] = exps[i] * scales[g];
+            for (int d = 0; d < l->head_dim && pass == 1; d++)
+                sums[d] += (int)v[d] * ref_code(weights[d / KV_GROUP][i], max[d / KV_GROUP],
+                                                CODE_MOST);
+        }
+        for (int g = 0; g < l->groups; g++)
+            max[g] = ref_largest(weights[g], n);
+    }
+    for (int d = 0; d < l->head_dim; d++)
+        out[d] = fmaf((float)sums[d], max[d / KV_GROUP] / CODE_MOST, out[d]);
+}
+
 /* out += exps . V over the n slots of a page from index `first`: one chain over slots. With codes
- * the page's minima are added first, as one sum in 16 lanes, then exp * scale times the codes. */
+ * the page's minima are added first, as one sum in 16 lanes, then exp * scale times the codes (or
+ * page_ints). */
 static void page_values(const struct query *q, int first, int n, const float *exps, float *out)
 {
     const struct kv_layout *l = ref_slot_at(q->kv, q->head, first).layout;
@@ -86,6 +126,10 @@ static void page_values(const struct query *q, int first, int n, const float *ex
     }
     for (int d = 0; d < l->head_dim && l->groups > 0; d++)
         out[d] = out[d] + math_sum16(lanes[d / KV_GROUP]);
+    if (q->ints) {
+        page_ints(q, first, n, exps, out);
+        return;
+    }
     for (int i = 0; i < n; i++) {
         struct ref_slot at = ref_slot_at(q->kv, q->head, first + i);
         if (!sees(q, &at)) // may contain anything
@@ -192,8 +236,7 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
         q.row = row;
         memcpy(q.q, a->q + token * a->q_stride + row * head_dim, (size_t)head_dim * sizeof *q.q);
         ref_turn(&a->rope, rank, q.q);
-        for (int d = 0; d < head_dim && ops->compute != COMPUTE_F32; d++)
-            q.q[d] = ref_round_bf16(q.q[d]);
+        q.ints = ref_round_query(ops, &a->kv.layout, q.q, q.codes, q.q_scales);
         float *to = a->out + token * a->out_stride + (int64_t)row * head_dim;
         own_score += query_run(&q, to, scores ? columns : NULL);
     }

@@ -38,8 +38,7 @@ static struct group_number number_at(enum dtype t, const uint8_t *panel, int i, 
     return number;
 }
 
-/* Largest magnitude of a group; NaN if a number is not finite, 0 below 2^-100. */
-static float largest(const float *x, int k)
+float ref_largest(const float *x, int k)
 {
     float max = 0;
     for (int i = 0; i < k; i++) {
@@ -50,9 +49,9 @@ static float largest(const float *x, int k)
     return max < 0x1p-100f ? 0 : max;
 }
 
-static int code_of(float x, float max)
+int ref_code(float x, float max, float most)
 {
-    return isfinite(max) && max > 0 ? (int)rintf(x * (127.0f / max)) : 0;
+    return isfinite(max) && max > 0 ? (int)rintf(x * (most / max)) : 0;
 }
 
 /* Output o of a panel times one group of inputs from `first`: integer sums and their scales. */
@@ -66,10 +65,10 @@ static struct group_sums sum_group(const struct weight *w, const uint8_t *panel,
                                    int first, int o)
 {
     const int end = first + OWN_GROUP < w->k ? first + OWN_GROUP : w->k;
-    const float max = largest(x + first, end - first);
+    const float max = ref_largest(x + first, end - first);
     struct group_sums s = {.scale = max / 127.0f};
     for (int i = first; i < end; i++) {
-        const int code = code_of(x[i], max);
+        const int code = ref_code(x[i], max, 127);
         s.number = number_at(w->dtype, panel, i, o);
         s.products += code * s.number.code;
         s.inputs += code;

@@ -336,6 +336,27 @@ void ref_attend_prompt(const struct ops *ops, const struct attend_prompt_args *a
     }
 }
 
+int ref_round_query(const struct ops *ops, const struct kv_layout *l, float *q, int *codes,
+                    float *scales)
+{
+    const int ints = ops->compute != COMPUTE_F32 && l->groups > 0;
+    for (int first = 0; first < l->head_dim && ints; first += KV_GROUP) {
+        const int n = (int)min_i64(KV_GROUP, l->head_dim - first);
+        const float max = ref_largest(q + first, n), scale = max / CODE_MOST;
+        for (int d = first; d < first + n; d++) {
+            const int code = ref_code(q[d], max, CODE_MOST);
+            q[d] = (float)code * scale;
+            if (codes)
+                codes[d] = code;
+        }
+        if (codes)
+            scales[first / KV_GROUP] = scale;
+    }
+    for (int d = 0; d < l->head_dim && ops->compute != COMPUTE_F32 && !ints; d++)
+        q[d] = ref_round_bf16(q[d]);
+    return ints;
+}
+
 /* K and, if want_v, V number `index` of those that a token attends: its slots, then its own.
  * Returns 0 if the token does not see the slot. */
 static int forced_kv(const struct attend_forced_args *a, const struct forced_span *s,
@@ -367,8 +388,7 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     float q[HEAD_DIM_MAX], kv[2][HEAD_DIM_MAX];
     memcpy(q, a->q + token * a->q_stride + head * head_dim, (size_t)head_dim * sizeof *q);
     ref_turn(&a->rope, evict_rank_new(&s->limits, now), q);
-    for (int d = 0; d < head_dim; d++)
-        q[d] = ops->compute != COMPUTE_F32 ? ref_round_bf16(q[d]) : q[d];
+    ref_round_query(ops, &a->kv.layout, q, NULL, NULL);
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
     for (int pass = 0; pass < 3; pass++) { // the maximum, the sum, the outputs
         sum += pass == 1 && a->sinks ? exp(a->sinks[head] - max) : 0;

@@ -21,6 +21,17 @@ static inline float ref_round_bf16(float x)
     return bf16_to_f32(f32_to_bf16(x));
 }
 
+/* The largest magnitude of a group of numbers that become codes; NaN if a number is not finite, 0
+ * below 2^-100. */
+float ref_largest(const float *x, int k);
+/* The code of x in a group with the largest magnitude `max`, which has the code `most`. The scale
+ * is max / most. */
+int ref_code(float x, float max, float most);
+/* Rounds q [head_dim] of attend_forced as its contract says. codes [head_dim] (or NULL) and scales
+ * [groups] are written where q becomes codes. Returns 1 there, else 0. */
+int ref_round_query(const struct ops *ops, const struct kv_layout *l, float *q, int *codes,
+                    float *scales);
+
 /* One slot that a token attends: in a page, or in the ring. */
 struct ref_slot {
     const struct kv_layout *layout;
