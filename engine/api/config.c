@@ -298,17 +298,6 @@ const struct knob config_knobs[] = {
 #define N_KNOBS (int)(sizeof config_knobs / sizeof config_knobs[0])
 const int config_n_knobs = N_KNOBS;
 
-/* Index of `word` in "a|b|c"; -1: not found. */
-static int choice_of(const char *choices, const char *word)
-{
-    size_t n = strlen(word);
-    int i = 0;
-    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL, i++)
-        if (n > 0 && strncmp(at, word, n) == 0 && (at[n] == 0 || at[n] == '|'))
-            return i;
-    return -1;
-}
-
 static enum err knob_set(struct config *c, const struct knob *k, const char *value)
 {
     void *field = (char *)c + k->offset;
@@ -316,8 +305,7 @@ static enum err knob_set(struct config *c, const struct knob *k, const char *val
     case KNOB_HEADING:
         break;
     case KNOB_CHOICE:
-        *(int *)field = choice_of(k->value, value);
-        return *(int *)field < 0 ? fail_choice(k->name, value, k->value) : OK;
+        return config_choose(k->name, value, k->value, field);
     case KNOB_STRING:
     case KNOB_FILE:
     case KNOB_OUTPUT:

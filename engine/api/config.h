@@ -92,8 +92,7 @@ struct config {
     int made_input;                // 1: this command created the file of -i from stdin
     int looks;                     // 1: the command (plan) keeps no packed model for later commands
     int compares_policies;         // 1: the KV policy flags apply to --policies
-    unsigned char
-        given[CONFIG_KNOBS_MAX]; // by row of the table: 1 if the user set it; config_given()
+    unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: 1 if the user set it
 };
 
 /* Sets the defaults, then --config, then the command line. ERR_USAGE: the sentence names the flag,
@@ -126,7 +125,7 @@ enum err parse_count(const char *flag, const char *text, int64_t *n);
 /* "90s", "15m", "2h", "3h50m"; a plain number is seconds. */
 enum err parse_duration(const char *flag, const char *text, double *seconds);
 enum err parse_number(const char *flag, const char *text, double *x);
-/* The index of `value` in `names` (NULL-terminated). ERR_USAGE. */
-enum err config_choose(const char *flag, const char *value, const char *const *names, int *out);
+/* Which of the words "a|b|c" the value is, from 0. ERR_USAGE. */
+enum err config_choose(const char *flag, const char *value, const char *choices, int *out);
 
 #endif

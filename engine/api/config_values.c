@@ -113,16 +113,17 @@ enum err parse_switch(const char *flag, const char *text, int *on)
     return fail_choice(flag, text, "on|off");
 }
 
-enum err config_choose(const char *flag, const char *value, const char *const *names, int *out)
+enum err config_choose(const char *flag, const char *value, const char *choices, int *out)
 {
-    char choices[200] = "";
-    for (int i = 0; names[i]; i++) {
-        size_t n = strlen(choices);
-        if (strcmp(value, names[i]) == 0) {
+    const size_t n = strlen(value);
+    const char *at = choices;
+    for (int i = 0; *at; i++) {
+        const size_t word = strcspn(at, "|");
+        if (word == n && memcmp(at, value, n) == 0) {
             *out = i;
             return OK;
         }
-        snprintf(choices + n, sizeof choices - n, "%s%s", i ? "|" : "", names[i]);
+        at += word + (at[word] == '|');
     }
     return fail_choice(flag, value, choices);
 }

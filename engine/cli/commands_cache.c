@@ -231,13 +231,12 @@ static enum err prune(const struct cache *c, int64_t most, int64_t *n_files, int
 
 enum err command_cache(const struct config *c)
 {
-    static const char *const words[] = {"list", "rm", "prune", NULL};
     enum { LIST, RM, PRUNE };
     struct cache cache;
     int64_t n_files = 0, n_bytes = 0;
     int what = LIST;
     if (c->n_args > 0)
-        TRY(config_choose("cache", c->args[0], words, &what));
+        TRY(config_choose("cache", c->args[0], "list|rm|prune", &what));
     if (what == RM ? c->n_args < 2 : c->n_args > 1)
         return fail(ERR_USAGE,
                     what == RM ? "cache rm: needs the NAME of a file (sluice cache list)"

@@ -233,10 +233,9 @@ static void fish(void)
 
 enum err help_completion(const char *shell)
 {
-    static const char *const names[] = {"bash", "zsh", "fish", NULL};
     static void (*const scripts[])(void) = {bash, zsh, fish};
     int i;
-    TRY(config_choose("completion", shell, names, &i));
+    TRY(config_choose("completion", shell, "bash|zsh|fish", &i));
     scripts[i]();
     return OK;
 }
