@@ -3,8 +3,3 @@
 #include "kernels/cpu/attend.inc"
 #include "kernels/cpu/attend_prompt_page.inc"
 #include "kernels/cpu/attend_prompt.inc"
-
-void cpu_attend_prompt_portable(const struct ops *ops, const struct attend_prompt_args *args)
-{
-    prompt_run(ops, args);
-}
