@@ -11,6 +11,7 @@
 #include "policy/walk.h"
 #include "policy/shape.h"
 #include "kernels/base/limits.h"
+#include "kernels/base/num.h"
 
 enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 
@@ -47,6 +48,17 @@ struct weights_info {
 };
 
 #define WORK_EIGHTHS 8 // a row's output is counted by eighths of its cap
+
+/* The eighth that token `at` of a row's `span` output tokens is in, and the first token behind an
+ * eighth; tokens count from 0. */
+static inline int work_eighth(int64_t at, int64_t span)
+{
+    return (int)(at * WORK_EIGHTHS / span);
+}
+static inline int64_t work_eighth_end(int eighth, int64_t span)
+{
+    return ceil_div((eighth + 1) * span, WORK_EIGHTHS);
+}
 
 /* Lengths of a row that is still to do, in tokens. */
 struct work_row {
@@ -119,15 +131,15 @@ struct plan_costs {
     int64_t scratch_bytes[PLAN_TILES], route_bytes[PLAN_TILES];
     int64_t attend_row_bytes;  // scratch of decode attention, per row of a batch
     int64_t attend_rows_bytes; // the most for any number of rows: may be less than rows times that
-    struct model_rates rates; // of the matmuls in RAM
-    double attend_rate;       // KV bytes (in the KV format) per second that the CPU attends over
-    int64_t staging_bytes;    // for encoded weights in transfer
-    int64_t bounce_bytes;     // for bytes between NVMe and a device in transfer
-    int64_t codec_bytes;      // the decoder and its tables
-    double codec_share;       // stored / decoded bytes of streamed weights; 0: not measured
-    double codec_rate;        // bytes decoded per second by one thread during a run
-    double codec_make_s;      // seconds to build PACK.zst; 0 if it exists
-    const struct pace *pace;  // borrowed: earlier runs (policy/pace.h); NULL: none
+    struct model_rates rates;  // of the matmuls in RAM
+    double attend_rate;        // KV bytes (in the KV format) per second that the CPU attends over
+    int64_t staging_bytes;     // for encoded weights in transfer
+    int64_t bounce_bytes;      // for bytes between NVMe and a device in transfer
+    int64_t codec_bytes;       // the decoder and its tables
+    double codec_share;        // stored / decoded bytes of streamed weights; 0: not measured
+    double codec_rate;         // bytes decoded per second by one thread during a run
+    double codec_make_s;       // seconds to build PACK.zst; 0 if it exists
+    const struct pace *pace;   // borrowed: earlier runs (policy/pace.h); NULL: none
 };
 
 struct plan {

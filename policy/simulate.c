@@ -147,8 +147,8 @@ static int likely_end(const struct sim *s, const struct work_row *row, int64_t e
     if (s->in->work->scores)
         return row->cap;
     while (at < span) {
-        const int64_t eighth = at * WORK_EIGHTHS / span;
-        const int64_t end = ceil_div((eighth + 1) * span, WORK_EIGHTHS);
+        const int eighth = work_eighth(at, span);
+        const int64_t end = work_eighth_end(eighth, span);
         const double each = -log1p(-min_d(s->in->work->stops[eighth], 0.99));
         if (lives < each * (double)(end - at))
             return (int)min_i64(row->prompt + at + 1 + (int64_t)(lives / each), row->cap);
@@ -166,8 +166,8 @@ static double mean_end(const struct work_row *row, const double stops[WORK_EIGHT
     double tokens = row->known, lives = 1;
     int64_t at = row->known - row->prompt;
     while (at < span) {
-        const int64_t eighth = at * WORK_EIGHTHS / span;
-        const int64_t end = ceil_div((eighth + 1) * span, WORK_EIGHTHS);
+        const int eighth = work_eighth(at, span);
+        const int64_t end = work_eighth_end(eighth, span);
         const double p = stops[eighth], n = (double)(end - at), live = pow(1 - p, n);
         tokens += lives * (p > 1e-9 ? (1 - live) / p : n);
         lives *= live;

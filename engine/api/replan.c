@@ -120,18 +120,17 @@ static double again_passes(const struct run *r, const struct work *left)
 }
 
 /* 1 if another plan ends sooner, including its start and the prefill of live rows. */
-static int is_worth_it(struct replan *w, const struct budget *budget)
+static int is_worth_it(struct replan *w, const struct setting *set, const struct budget *budget)
 {
     struct run *r = w->run;
-    struct work left;
     struct plan_time stay, go;
-    const struct setting set = setting_now(w, &left);
-    if (!find_next(w, &set, budget, wish_now(w)) ||
+    if (!find_next(w, set, budget, wish_now(w)) ||
         memcmp(&w->next, &r->decision.plan, sizeof w->next) == 0 ||
-        plan_cost(&set, &r->decision.plan, r->search, &stay) != 0 ||
-        plan_cost(&set, &w->next, r->search, &go) != 0)
+        plan_cost(set, &r->decision.plan, r->search, &stay) != 0 ||
+        plan_cost(set, &w->next, r->search, &go) != 0)
         return 0;
-    double stay_s = stay.job_s - again_passes(r, &left) * stay.pass_s, go_s = w->open_s + go.job_s;
+    double stay_s = stay.job_s - again_passes(r, set->work) * stay.pass_s,
+           go_s = w->open_s + go.job_s;
     size_t n = strlen(w->why);
     log_line(LOG_DEBUG, "plan: %s: %.1f s to go on, %.1f s to change", w->why, stay_s, go_s);
     snprintf(w->why + n, sizeof w->why - n, ", %.1f s left instead of %.1f", go_s, stay_s);
@@ -179,7 +178,8 @@ static int is_short(struct replan *w)
             w->budget.ram = budget.ram;
             snprintf(w->why, sizeof w->why, "%.1f MiB of RAM are free again",
                      (double)budget.ram / 1048576.0);
-            return is_worth_it(w, &budget);
+            const struct setting set = setting_now(w, &left);
+            return is_worth_it(w, &set, &budget);
         }
         return 0;
     }
@@ -209,12 +209,12 @@ static int rows_are_short(struct replan *w)
     if (ended < w->ended_next)
         return 0;
     w->ended_next = 2 * ended;
-    (void)setting_now(w, &left);
+    const struct setting set = setting_now(w, &left);
     if ((double)left.slots_mean >= SHORTER * (double)w->slots_mean)
         return 0;
     snprintf(w->why, sizeof w->why, "rows end with %lld tokens of KV instead of %lld",
              (long long)left.slots_mean, (long long)w->slots_mean);
-    if (!is_worth_it(w, &w->budget))
+    if (!is_worth_it(w, &set, &w->budget))
         return 0;
     w->slots_mean = left.slots_mean;
     return 1;

@@ -461,9 +461,7 @@ static enum err plan(struct sluice *s, const struct sluice_work *work, struct sl
             .ram_bytes = r->decision.bytes.ram,
             .disk_bytes = r->decision.bytes.disk,
             .seconds = r->decision.time.job_s,
-            .tokens_per_s = r->decision.time.job_s > 0
-                                ? (double)r->work.output_tokens / r->decision.time.job_s
-                                : 0,
+            .tokens_per_s = explain_tokens_per_s(r, r->decision.time.job_s),
             .limited_by = r->decision.time.bound};
     r->elsewhere = 0;
     return end_job(s, err);

@@ -186,7 +186,7 @@ static void print_plan(const struct run *r, const struct explain *e)
     print_lanes(r);
     printf("job      about %.0f passes, %s s (%s), %.1f output tokens/s\n", t->passes,
            words_digits(t->job_s, job), words_about(t->job_s, about),
-           t->job_s > 0 ? (double)r->work.output_tokens / t->job_s : 0.0);
+           explain_tokens_per_s(r, t->job_s));
     printf("repeat   %s\n", freeze);
     if (!r->config->no_advice)
         print_explained(e, r);

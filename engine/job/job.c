@@ -170,7 +170,7 @@ enum err job_token(struct job *job, struct request *r, int32_t id, const struct 
     TRY(live_feed(job, l, id));
     *finished = l->finish_reason != NULL;
     const int64_t had = r->n_tokens - 1 - r->n_prompt;
-    const int64_t eighth = had * WORK_EIGHTHS / (r->n_cap - r->n_prompt);
+    const int eighth = work_eighth(had, r->n_cap - r->n_prompt);
     job->counts.sampled[eighth]++;
     job->counts.stopped[eighth] += *finished && r->n_tokens < r->n_cap;
     live_stream(job, l, 0);
