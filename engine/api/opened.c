@@ -261,8 +261,8 @@ enum err opened_open(struct opened *o, const struct config *c)
     int64_t n;
     const char *text = tokenizer_template(o->tokenizer, &n);
     if (text && template_parse(&o->tmpl, text, n, c->model) != OK) {
-        const char *what =
-            strstr(err_text(), TEMPLATE_WHAT); // error rows must not contain the model's path
+        /* Error rows must not contain the model's path. */
+        const char *what = strstr(err_text(), TEMPLATE_WHAT);
         log_line(LOG_WARN, "%s; rows with messages become error rows", err_text());
         o->tmpl = template_broken(what ? what + strlen(TEMPLATE_WHAT) : err_text());
     }

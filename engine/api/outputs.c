@@ -163,8 +163,8 @@ static enum err check_file(const struct named *f, const struct config *c,
 {
     const char *model = command == CMD_PACK && c->n_args > 0 ? c->args[0] : c->model;
     int ours_now = is_ours(f, command);
-    int of_job =
-        (command & JOB_CMDS) && strcmp(f->flag, "output") == 0; // the job checks whose OUT it is
+    /* Whose OUT it is, the job checks. */
+    int of_job = (command & JOB_CMDS) && strcmp(f->flag, "output") == 0;
     TRY(file_output_check(f->flag, f->path));
     TRY(check_others(f));
     if (f->there && model && !ours_now && pack_is_source(model, &f->file))

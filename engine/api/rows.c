@@ -8,6 +8,7 @@
 
 #include "engine/api/plan_file.h"
 #include "engine/api/report.h"
+#include "engine/api/text.h"
 #include "engine/api/version.h"
 #include "engine/data/out.h"
 
@@ -29,7 +30,6 @@ static enum err read_shard(const char *text, int *shard, int *n_shards)
 
 void rows_defaults(const struct run *r, struct request_defaults *d)
 {
-    const char *epoch = getenv("SOURCE_DATE_EPOCH");
     const struct config *c = r->config;
     const struct shape *s = &r->model->shape;
     *d = (struct request_defaults){.max_tokens = (int)min_i64(c->max_tokens, INT32_MAX),
@@ -46,7 +46,7 @@ void rows_defaults(const struct run *r, struct request_defaults *d)
                                    .context = s->context,
                                    .tokens_max = (int)evict_tokens_max(&r->evict, s->context),
                                    .vocab = s->vocab,
-                                   .epoch = epoch ? strtoll(epoch, NULL, 10) : 0};
+                                   .epoch = text_epoch()};
 }
 
 /* What determines the bytes of every row besides the row itself: the session's lines and the
@@ -88,8 +88,8 @@ static enum err write_fingerprint(struct run *r)
 enum err rows_open(struct run *r, enum request_kind kind, const char *out)
 {
     const struct config *c = r->config;
-    const char *sync_s =
-        getenv("SLUICE_SYNC_S"); // for tests: jobs shorter than the commit interval of 5 s
+    /* For tests: jobs shorter than the commit interval of 5 s. */
+    const char *sync_s = getenv("SLUICE_SYNC_S");
     TRY(write_fingerprint(r));
     struct job_config job = {.kind = kind,
                              .in_path = c->in,

@@ -26,6 +26,12 @@ enum err text_decode(const struct opened *o, const int32_t *ids, int64_t n, int 
     return OK;
 }
 
+int64_t text_epoch(void)
+{
+    const char *epoch = getenv("SOURCE_DATE_EPOCH");
+    return epoch ? strtoll(epoch, NULL, 10) : 0;
+}
+
 static json_t *not_null(json_t *value)
 {
     return json_is_null(value) ? NULL : value;
@@ -33,14 +39,13 @@ static json_t *not_null(json_t *value)
 
 enum err text_chat(const struct opened *o, const json_t *row, char **text, int64_t *n)
 {
-    const char *epoch = getenv("SOURCE_DATE_EPOCH");
     struct row_error error = {.code = ""};
     struct chat chat = {.messages = json_object_get(row, "messages"),
                         .tools = not_null(json_object_get(row, "tools")),
                         .kwargs = not_null(json_object_get(row, "chat_template_kwargs")),
                         .tmpl = o->tmpl,
                         .tok = o->tokenizer,
-                        .epoch = epoch ? strtoll(epoch, NULL, 10) : 0,
+                        .epoch = text_epoch(),
                         .error = &error};
     enum err err = chat_render(&chat, text, n);
     if (err != OK)

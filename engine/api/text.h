@@ -15,5 +15,7 @@ enum err text_decode(const struct opened *o, const int32_t *ids, int64_t n, int 
  * does; the template's clock is SOURCE_DATE_EPOCH. Changes the messages
  * (engine/job/request_chat.h). *text: as above. ERR_ROW. */
 enum err text_chat(const struct opened *o, const json_t *row, char **text, int64_t *n);
+/* The clock of chat templates and of `created`: SOURCE_DATE_EPOCH, or 0. */
+int64_t text_epoch(void);
 
 #endif
