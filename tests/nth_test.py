@@ -94,6 +94,8 @@ def once(tally, command, act, codes, found):
     lines = [x for x in done.err.splitlines() if "error: " in x]
     if JANSSON in done.log.by:
         codes = (*codes, 8)
+    if done.log.hits is not None and done.log.hits < int(act.split(",")[2]):
+        codes = (0,)  # the run made fewer such calls than the good one
     tally.check(done.code in codes, f"{what}: exit {done.code}, want {codes}: {done.err[-200:]!r}; "
                      f"by {done.log.by[:160]}")
     if done.log.hits is not None and done.code >= 0:
