@@ -188,12 +188,13 @@ def signals(tally, place, a):
 
 
 def second_signal(tally, place, job, want):
-    """With a read that never ends the first signal waits for it; the second does not."""
+    """With a read that never ends the first signal waits for it; the second does not, unless it comes with the first, as timeout(1)'s."""
     out = place.fresh()
     p = place.start(job.args(out), SLUICE_FAULT="seed=1,read.stuck=1/60")
     p.wait_for(lambda: Journal(out).bytes)
     stuck = p.stands_still()
-    p.signal(signal.SIGTERM)
+    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):  # both at once
+        p.signal(number)
     time.sleep(0.5)
     waits = stuck and p.running()
     p.signal(signal.SIGTERM)

@@ -18,6 +18,8 @@
 
 #define LARGE_BYTES (1 << 20)
 
+#define SAME_NS 200000000
+
 static const struct {
     enum config_command id;
     enum err (*run)(const struct config *c);
@@ -30,12 +32,17 @@ static const struct {
 
 static atomic_int interrupted; // set by SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGXCPU
 
-/* The first signal stops the run at the next step, the second at once: the journal stays valid. */
+/* The first signal stops the run at the next step, the second at once: the journal stays valid.
+ * Signals within SAME_NS count as one: timeout(1) signals its child, then its group. */
 static void on_signal(int number)
 {
+    static _Atomic int64_t first_ns;
+    int64_t now_ns = clock_ns();
     (void)number;
-    if (interrupted)
+    if (interrupted && now_ns - first_ns > SAME_NS)
         _Exit(ERR_STOPPED);
+    if (!interrupted)
+        first_ns = now_ns;
     interrupted = 1;
 }
 
