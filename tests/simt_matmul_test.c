@@ -300,8 +300,10 @@ static void panels_of_long_rows(void **state)
             panels_check(formats[i], 131, 130, 512, arch);
         }
     for (int i = 0; i < 2; i++) // the last stage of tiles of few rows is half full
-        for (int arch = 75; arch <= 90; arch += 15)
+        for (int arch = 75; arch <= 90; arch += 15) {
             panels_check(formats[i], 9, 64, 150, arch);
+            panels_check(formats[i], 100, 70, 330, arch); // q8 and q4 alone have this tile
+        }
 }
 
 static void int8_gives_the_bytes_of_the_cpu(void **state)
