@@ -236,6 +236,7 @@ CALL(compact)
 CALL(cast)
 CALL(norm)
 CALL(rope)
+CALL(rotate)
 CALL(gate_mul)
 CALL(mix)
 CALL(route)
@@ -276,6 +277,9 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
                              m->dim, m->dim, m->dim,  m->norm_kind, 1e-5f};
     struct rope_args rope = {o->x,       o->angles,   o->angles,   o->positions, n,
                              m->n_heads, m->head_dim, m->rope_dim, heads};
+    struct kv_layout codes;
+    kv_layout_init(&codes, KV_Q4, m->n_kv_heads, m->head_dim);
+    struct rotate_args rotate = {o->x, n, (int)heads, kv_rotation(&codes), heads};
     struct mix_args mix = {o->x, o->y, n, m->dim, m->dim, m->dim, 0.5f, 0.25f, 0};
     struct gate_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn, ACT_SILU, 0};
     struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, n};
@@ -302,6 +306,11 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
          .bytes = 8.0 * n * m->n_heads * m->rope_dim,
          .call = call_rope,
          .args = &rope},
+        {.op = "rotate",
+         .flops = (log2(rotate.block) + 1) * n * rotate.n,
+         .bytes = 8.0 * n * rotate.n,
+         .call = call_rotate,
+         .args = &rotate},
         {.op = "gate_mul",
          .flops = 12.0 * n * m->ffn,
          .bytes = 12.0 * n * m->ffn,
@@ -315,7 +324,9 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
         {.op = "kv_store", .bytes = 12.0 * n * (double)kv, .call = call_kv_store, .args = &store},
     };
     for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
-        if ((cases[i].args == &rope && m->rope_dim == 0) || (cases[i].args == &silu && !m->gated))
+        if ((cases[i].args == &rope && m->rope_dim == 0) ||
+            (cases[i].args == &rotate && rotate.block == 0) ||
+            (cases[i].args == &silu && !m->gated))
             continue; // the model lacks this op
         TRY(rows_fill(o, i == 0));
         snprintf(cases[i].shape, sizeof cases[i].shape, "%d tokens", n);

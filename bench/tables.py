@@ -288,6 +288,7 @@ OPS = [
     ("decode q8 and q4 to bf16", "decode", r"^q[84] ", False),
     ("norm", "norm", r"", False),
     ("rope", "rope", r"", False),
+    ("rotate", "rotate", r"", False),
     ("gate_mul", "gate_mul", r"", False),
     ("mix", "mix", r"", False),
     ("kv_store", "kv_store", r"", False),

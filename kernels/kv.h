@@ -20,6 +20,12 @@
  * Rounding both to f16 loses far less than half a code. A group with a NaN or a number beyond f16
  * becomes all NaN: nothing is clipped silently.
  *
+ * q8 and q4 pages hold rotated keys and values (kv_rotation): a few large numbers would otherwise
+ * widen the codes' steps for the rest of their group. Queries are rotated like keys, so q.k stays
+ * the same up to rounding; attention's output is rotated back. Where positions are ranks, attention
+ * applies RoPE to stored keys, so only values are rotated. Attention itself does not know of
+ * rotations: engine/line/layer_decode.c rotates before and after.
+ *
  * mixed is not a layout: older tokens are in q4 pages, the newest in a ring of q8 slots (struct
  * kv_rows in kernels/ops.h). */
 #ifndef KERNELS_KV_H
@@ -55,6 +61,19 @@ struct kv_layout {
     int64_t v_offset;    // bytes from the page's start to its V part
     int64_t page_bytes;  // multiple of 4096
 };
+
+/* A head is rotated in blocks of so many numbers (struct rotate_args): the largest power of two
+ * that divides head_dim, at most KV_ROTATION_MOST. 0: no rotation, because the blocks would be too
+ * small or the pages hold f32 or bf16. */
+#define KV_ROTATION_LEAST 8
+#define KV_ROTATION_MOST  256
+static inline int kv_rotation(const struct kv_layout *l)
+{
+    const int block = l->head_dim & -l->head_dim;
+    if (l->groups == 0 || block < KV_ROTATION_LEAST)
+        return 0;
+    return block < KV_ROTATION_MOST ? block : KV_ROTATION_MOST;
+}
 
 void kv_layout_init(struct kv_layout *l, enum kv_format format, int n_kv_heads, int head_dim);
 /* Format of a row's pages. */

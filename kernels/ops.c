@@ -184,6 +184,8 @@ TABLE(norm, {ISA_AVX512, cpu_norm_avx512}, {ISA_AVX2, cpu_norm_avx2},
       {ISA_PORTABLE, cpu_norm_portable}, {ISA_EXACT, exact_norm})
 TABLE(rope, {ISA_AVX512, cpu_rope_avx512}, {ISA_AVX2, cpu_rope_avx2},
       {ISA_PORTABLE, cpu_rope_portable}, {ISA_EXACT, exact_rope})
+TABLE(rotate, {ISA_AVX512, cpu_rotate_avx512}, {ISA_AVX2, cpu_rotate_avx2},
+      {ISA_PORTABLE, cpu_rotate_portable}, {ISA_EXACT, exact_rotate})
 TABLE(gate_mul, {ISA_AVX512, cpu_gate_mul_avx512}, {ISA_AVX2, cpu_gate_mul_avx2},
       {ISA_PORTABLE, cpu_gate_mul_portable}, {ISA_EXACT, exact_gate_mul})
 TABLE(mix, {ISA_AVX512, cpu_mix_avx512}, {ISA_AVX2, cpu_mix_avx2}, {ISA_PORTABLE, cpu_mix_portable},

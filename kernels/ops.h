@@ -52,6 +52,8 @@
 #include "policy/evict.h"
 #include "policy/shape.h"
 
+#include <math.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -203,6 +205,22 @@ struct rope_args {
     int m, n_heads, head_dim, rope_dim;
     int64_t x_stride;
 };
+
+/* Rotates each block of a row in place by the Hadamard matrix: in stages h = 1, 2, 4 to block / 2
+ * numbers i and i + h (bit h of i is 0) become their sum and their difference; then each number is
+ * multiplied by rotate_scale(block). Norms and products of two rotated vectors stay the same, and a
+ * second rotation undoes the first, all up to rounding. Cost per number: 8 bytes and log2(block) +
+ * 1 FLOPs. */
+struct rotate_args {
+    float *x;  // [m, n], row stride x_stride
+    int m, n;  // n: a multiple of block
+    int block; // kv_rotation()
+    int64_t x_stride;
+};
+static inline float rotate_scale(int block)
+{
+    return 1.0f / sqrtf((float)block);
+}
 
 /* gate = act(gate) * up; with a limit L > 0 act(min(gate, L)) * (max(-L, min(up, L)) + 1). */
 struct gate_mul_args {
@@ -633,6 +651,7 @@ static inline struct head_candidate *head_candidates(const struct head_reduce_ar
     X(cast)                                                                                        \
     X(norm)                                                                                        \
     X(rope)                                                                                        \
+    X(rotate)                                                                                      \
     X(gate_mul)                                                                                    \
     X(mix)                                                                                         \
     X(route)                                                                                       \

@@ -5,8 +5,8 @@
  * - the paper adds c and 1 - e, each scaled to 0..1 between the least and greatest of the cache,
  * which needs a pass over all slots before each choice; a product needs no scaling, and is the
  * attention that the codes keep;
- * - codes are those of sluice's q4, whatever the KV format, so that a format changes no choice by
- * itself;
+ * - codes are those of sluice's q4, whatever the KV format; q8, q4 and mixed all encode rotated
+ * numbers (kernels/kv.h), f32 and bf16 numbers as they are;
  * - half of the budget is recent by default; the paper's code protects none, and a new token, seen
  * by one query, would go at once;
  * - no part of the budget is for the sums alone (7 % of the prompt there). */

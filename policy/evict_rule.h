@@ -33,6 +33,8 @@ enum evict_trait {
     EVICT_VALUE_NORM, // the norm of the value
     EVICT_CODES_LEFT  // the share of key and value that 4-bit codes keep
 };
+/* Under q8, q4 and mixed the traits are those of rotated numbers (kernels/kv.h): a norm is the same
+ * up to rounding, the codes' share is another. */
 
 enum evict_scope { EVICT_SCOPE_HEAD, EVICT_SCOPE_LAYER };
 

@@ -88,6 +88,16 @@ KV_FORMATS = {
 }
 
 
+def rotation(head_dim, kv):
+    """The matrix by which quantised pages hold keys and values: Hadamard, in blocks of a power of two."""
+    block, h = min(head_dim & -head_dim, 256), np.eye(1)
+    if kv in ("f32", "bf16") or block < 8:
+        return np.eye(head_dim)
+    while len(h) < block:
+        h = np.block([[h, h], [h, -h]]) / math.sqrt(2)
+    return np.kron(np.eye(head_dim // block), h)
+
+
 # ---- models: embed, qkv, rest of the layer, head -------------------------------------------------
 
 
@@ -502,15 +512,18 @@ def score(model, context, continuation, rule=None, kv="f32", simulate=False, fol
     state, last = prompt_pass(model, context, n_tokens)
     pos = np.arange(len(context), len(context) + len(continuation))
     h = model.embed(continuation, pos)
+    of_values = rotation(model.head_dim, kv)
+    of_keys = rotation(model.head_dim, "f32" if by_slot else kv)  # by_slot: stored before RoPE
     for layer in range(model.layers):
         qkv = model.qkv(layer, h, pos, n_tokens)
         prompt = state[layer]
         if by_slot:
             prompt, qkv = turn_back(model, prompt, qkv)
+        (k, v, weights), (q, new_k, new_v) = prompt, qkv
+        prompt, qkv = (k @ of_keys, v @ of_values, weights), (q @ of_keys, new_k @ of_keys, new_v @ of_values)
         rule_here = rule_in(model, layer, rule)
-        h = model.after(
-            layer, h, attend_forced(model, rule_here, trail, layer, prompt, qkv, len(context), kv, simulate, by_slot)
-        )
+        out = attend_forced(model, rule_here, trail, layer, prompt, qkv, len(context), kv, simulate, by_slot)
+        h = model.after(layer, h, (out.reshape(q.shape) @ of_values).reshape(out.shape))
     logits = model.logits(np.concatenate([last, h[:-1]]))
     logits -= logits.max(-1, keepdims=True)
     logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))

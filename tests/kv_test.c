@@ -176,12 +176,31 @@ static void addresses_are_as_documented(void **state)
     free(page);
 }
 
+/* Which heads rotate, and by how much: 96 = 3 x 32, 80 = 5 x 16. */
+static void rotation_fits_the_head(void **state)
+{
+    (void)state;
+    static const int blocks[][2] = {{64, 64}, {96, 32},   {80, 16},  {8, 8},
+                                    {20, 0},  {256, 256}, {512, 256}};
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        for (int format = 0; format < N_KV_LAYOUTS; format++) {
+            struct kv_layout l;
+            kv_layout_init(&l, (enum kv_format)format, 1, blocks[i][0]);
+            const int rotates = format == KV_Q8 || format == KV_Q4;
+            assert_int_equal(kv_rotation(&l), rotates ? blocks[i][1] : 0);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_round_trip),    cmocka_unit_test(sizes_are_as_documented),
-        cmocka_unit_test(slots_come_back),     cmocka_unit_test(codes_are_as_documented),
-        cmocka_unit_test(odd_groups_are_kept), cmocka_unit_test(addresses_are_as_documented),
+        cmocka_unit_test(names_round_trip),
+        cmocka_unit_test(rotation_fits_the_head),
+        cmocka_unit_test(sizes_are_as_documented),
+        cmocka_unit_test(slots_come_back),
+        cmocka_unit_test(codes_are_as_documented),
+        cmocka_unit_test(odd_groups_are_kept),
+        cmocka_unit_test(addresses_are_as_documented),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,8 @@ fault("cuda: a row is read as whole numbers wherever it lies", ROWS,
       "return __uint_as_float(u16_at(p) | (uint32_t)u16_at(p + 2) << 16);", "return *(const float *)p;", "simt_rows_test")
 fault("cuda: threads of one row share pairs of rope", ROWS,
       "pair < a.n_heads * half; pair += ROW_THREADS", "pair <= a.n_heads * half; pair += ROW_THREADS", "simt_rows_test")
+fault("cuda: blocks of 8 rotate like blocks of 32", ROWS,
+      "h < WARP && h < a.block", "h < WARP", "simt_rows_test")
 fault("cuda: rows are compacted by blocks that race", ROWS,
       "const int column = (int)(blockIdx.x * ROW_THREADS + threadIdx.x);",
       "const int column = (int)(blockIdx.x * (ROW_THREADS - 1) + threadIdx.x);", "simt_rows_test")

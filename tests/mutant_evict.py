@@ -134,3 +134,5 @@ fault("attention by rank costs nothing", "policy/attention.c", "return 2.0 * 4 *
 fault("attend.cu: a key turns by its slot", ATTEND_CU, "s.rank = t.kv.slot_rank[", "s.rank = 0 * t.kv.slot_rank[", SIMT_ATTEND)
 fault("attend_join.cu: a victim leaves a gap", JOIN_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)
 fault("slots.cu: kept keys stay rotated", "kernels/cuda/slots.cu", "if (v || !rope->cos || d >= rope->rope_dim)", "if (d >= 0)", SIMT_ATTEND)
+fault("attention's output stays rotated", "engine/line/layer_decode.c",
+      "    layer_rotate(w, w->attn, w->shape->n_heads, t->n);\n}", "}", "kv_golden.py")

@@ -280,26 +280,17 @@ static void sets_check(const char *what, void (*run)(const struct ops *, float *
     free(want);
 }
 
-static void run_gate_mul(const struct ops *ops, float *x, void *args)
-{
-    struct gate_mul_args *a = args;
-    a->gate = x;
-    ops_run_gate_mul(ops, a);
-}
-
-static void run_mix(const struct ops *ops, float *x, void *args)
-{
-    struct mix_args *a = args;
-    a->x = x;
-    ops_run_mix(ops, a);
-}
-
-static void run_rope(const struct ops *ops, float *x, void *args)
-{
-    struct rope_args *a = args;
-    a->x = x;
-    ops_run_rope(ops, a);
-}
+#define RUN(name, field)                                                                           \
+    static void run_##name(const struct ops *ops, float *x, void *args)                            \
+    {                                                                                              \
+        struct name##_args *a = args;                                                              \
+        a->field = x;                                                                              \
+        ops_run_##name(ops, a);                                                                    \
+    }
+RUN(gate_mul, gate)
+RUN(mix, x)
+RUN(rotate, x)
+RUN(rope, x)
 
 static void rows_check(int m, int n, int kind)
 {
@@ -433,6 +424,18 @@ static void rope_equals_ref(void **state)
     rope_check(4, 9, 96, 96);
     rope_check(3, 2, 128, 20);
     rope_check(2, 2, 32, 0);
+}
+
+static void rotate_equals_ref(void **state)
+{
+    static const int n[] = {8, 40, 96, 576, 768}, block[] = {8, 8, 16, 64, 256};
+    (void)state;
+    for (int i = 0, m = 3; i < 5; i++) {
+        float *x = noise_array(24, m * (n[i] + 7), 1);
+        struct rotate_args a = {.m = m, .n = n[i], .block = block[i], .x_stride = n[i] + 7};
+        sets_check("rotate", run_rotate, &a, x, m * (n[i] + 7), NULL, 1e-6);
+        free(x);
+    }
 }
 
 /* Rows of a matrix in any order, plain and added, in formats of all kinds. */
@@ -773,6 +776,7 @@ int main(void)
         cmocka_unit_test(rows_equal_ref),
         cmocka_unit_test(norms_overflow),
         cmocka_unit_test(rope_equals_ref),
+        cmocka_unit_test(rotate_equals_ref),
         cmocka_unit_test(gather_equals_decoding),
         cmocka_unit_test(compact_moves_rows_forward),
         cmocka_unit_test(cast_rounds_to_nearest_even),

@@ -96,6 +96,31 @@ static void rope_turns_pairs(void **state)
         rope_case(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], i % 4);
 }
 
+static void rotate_case(int m, int n, int block, uint64_t seed)
+{
+    const int stride = n + 7;
+    float *x = noise_array(25, m * stride, 3);
+    struct rotate_args a = {.x = x, .m = m, .n = n, .block = block, .x_stride = stride};
+    device_begin(seed);
+    struct rotate_args on = a;
+    on.x = simt_of(x, m * stride * 4);
+    cuda_rotate(NULL, &exact, &on);
+    ops_run_rotate(&exact, &a);
+    char what[80];
+    snprintf(what, sizeof what, "rotate m %d n %d block %d", m, n, block);
+    assert_device(on.x, x, (int64_t)m * stride * 4, what);
+}
+
+static void rotate_adds_in_stages(void **state)
+{
+    (void)state;
+    static const int shapes[][3] = {{1, 8, 8},     {3, 40, 8},    {2, 48, 16},   {1, 288, 32},
+                                    {4, 576, 64},  {8, 192, 64},  {2, 128, 128}, {1, 2560, 128},
+                                    {1, 256, 256}, {2, 2304, 256}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        rotate_case(shapes[i][0], shapes[i][1], shapes[i][2], i % 4);
+}
+
 static void gate_mul_is_exact(void **state)
 {
     (void)state;
@@ -234,9 +259,13 @@ static void cast_is_exact(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(norm_sums_in_lanes),          cmocka_unit_test(rope_turns_pairs),
-        cmocka_unit_test(gate_mul_is_exact),           cmocka_unit_test(mix_is_exact),
-        cmocka_unit_test(gather_decodes_every_format), cmocka_unit_test(compact_keeps_the_order),
+        cmocka_unit_test(norm_sums_in_lanes),
+        cmocka_unit_test(rope_turns_pairs),
+        cmocka_unit_test(rotate_adds_in_stages),
+        cmocka_unit_test(gate_mul_is_exact),
+        cmocka_unit_test(mix_is_exact),
+        cmocka_unit_test(gather_decodes_every_format),
+        cmocka_unit_test(compact_keeps_the_order),
         cmocka_unit_test(cast_is_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -163,10 +163,12 @@ static enum err write_fingerprint(const struct run *r, const struct config *c)
     const struct model *m = r->model;
     const struct evict *e = &r->evict;
     size_t cap = sizeof s->fingerprint;
-    int n =
-        snprintf(s->fingerprint, cap, "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s\n",
-                 (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute),
-                 c->kv_policy, kv_format_name(r->kv_format));
+    struct kv_layout l;
+    kv_layout_init(&l, kv_page_format(r->kv_format), m->shape.n_kv_heads, m->shape.head_dim);
+    int n = snprintf(
+        s->fingerprint, cap, "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s%s\n",
+        (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute), c->kv_policy,
+        kv_format_name(r->kv_format), kv_rotation(&l) > 0 ? " rotated" : "");
     if (e->policy != EVICT_FULL)
         snprintf(s->fingerprint + n, cap - (size_t)n,
                  "kv_budget=%s\nkv_recent=%s\nkv_sink=%d\nkv_scope=%s\nkv_simulate=%d\n%s",

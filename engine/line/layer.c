@@ -316,6 +316,15 @@ void layer_mix(struct layer_work *w, float *x, const float *y, float a, float b,
     ops_run_mix(&w->ops, &args);
 }
 
+void layer_rotate(struct layer_work *w, float *x, int heads, int m)
+{
+    const int n = heads * w->shape->head_dim;
+    const struct rotate_args args = {
+        .x = x, .m = m, .n = n, .block = kv_rotation(&w->rows.layout), .x_stride = n};
+    if (args.block > 0)
+        ops_run_rotate(&w->ops, &args);
+}
+
 void layer_tiles(const struct layer_work *w, const struct model_layer *stored,
                  const uint8_t *weights, const struct model_layer *tiles, uint8_t *to)
 {

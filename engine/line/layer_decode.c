@@ -409,6 +409,11 @@ static void before_tile(struct layer_work *w, const struct model_layer *l, const
         qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, s->n_kv_heads, t->n);
     }
     rope_tile(w, t, cuts, layer);
+    if (!by_rank(w, layer)) { // else attention applies RoPE to stored keys
+        layer_rotate(w, w->q, s->n_heads, t->n);
+        layer_rotate(w, w->k, s->n_kv_heads, t->n);
+    }
+    layer_rotate(w, w->v, s->n_kv_heads, t->n);
 }
 
 static void attend_tile(struct layer_work *w, const struct tile *t, const struct cut *cuts,
@@ -420,6 +425,7 @@ static void attend_tile(struct layer_work *w, const struct tile *t, const struct
         if (ends_prompt(&cuts[i]))
             keep_prompt(w, &cuts[i], b, layer, cuts[i].span->row);
     attend_forced(w, t, cuts, b, &at);
+    layer_rotate(w, w->attn, w->shape->n_heads, t->n);
 }
 
 /* Attention and MLP read the same x: the MLP runs first, before attention's output changes x. Its
@@ -628,6 +634,7 @@ static void send_tile(struct layer_work *w, struct cross *cross, const struct ex
                       forced * (heads + 2 * kv) * bytes.in);
     }
     if (prompts > 0) {
+        layer_rotate(w, w->attn, w->shape->n_heads, t->n);
         cross_out_begin(cross);
         add_runs(w, cross, t, SPAN_PROMPT, bytes.out, w->attn, heads);
         cross_out_end(cross, x->out + (t->first + forced) * heads * bytes.out,
@@ -764,6 +771,7 @@ void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
         if (x->bytes.out == 4)
             at.out = (float *)(void *)out;
         attend_forced(w, &t, w->cuts, batch, &at);
+        layer_rotate(w, at.out, w->shape->n_heads, (int)n);
         if (x->bytes.out != 4)
             cross_narrow(&w->ops, x->bytes.out, out, at.out, n * heads);
     }

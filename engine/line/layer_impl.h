@@ -23,6 +23,9 @@ void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t
                 enum tensor_role role, enum tensor_role bias, const float *x, float *y, int m);
 /* x = a x + b y of m rows [n]; y NULL: nothing is added. */
 void layer_mix(struct layer_work *w, float *x, const float *y, float a, float b, int n, int m);
+/* Rotates x [m][heads][head_dim] into the form in which the KV pages hold heads, or back
+ * (kernels/kv.h); does nothing if they hold them as they are. */
+void layer_rotate(struct layer_work *w, float *x, int heads, int m);
 /* 1: a branch's output is written beside x, for a norm or a factor comes before the sum. */
 int layer_is_apart(const struct shape *s);
 /* Adds such a branch to x, after its norm or factor. */

@@ -84,6 +84,23 @@ V16_FN v16 v16_fnma(v16 a, v16 b, v16 c)
 {
     return _mm512_fnmadd_ps(a, b, c);
 }
+/* Lane i gets lane i ^ 1, i ^ 2, i ^ 4, i ^ 8. */
+V16_FN v16 v16_swap1(v16 a)
+{
+    return _mm512_permute_ps(a, 0xb1);
+}
+V16_FN v16 v16_swap2(v16 a)
+{
+    return _mm512_permute_ps(a, 0x4e);
+}
+V16_FN v16 v16_swap4(v16 a)
+{
+    return _mm512_shuffle_f32x4(a, a, 0xb1);
+}
+V16_FN v16 v16_swap8(v16 a)
+{
+    return _mm512_shuffle_f32x4(a, a, 0x4e);
+}
 /* a > b ? a : b, so b when either is NaN. */
 V16_FN v16 v16_max(v16 a, v16 b)
 {
@@ -236,6 +253,22 @@ V16_FN v16 v16_fma(v16 a, v16 b, v16 c)
 V16_FN v16 v16_fnma(v16 a, v16 b, v16 c)
 {
     return (v16){_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
+V16_FN v16 v16_swap1(v16 a)
+{
+    return (v16){_mm256_permute_ps(a.lo, 0xb1), _mm256_permute_ps(a.hi, 0xb1)};
+}
+V16_FN v16 v16_swap2(v16 a)
+{
+    return (v16){_mm256_permute_ps(a.lo, 0x4e), _mm256_permute_ps(a.hi, 0x4e)};
+}
+V16_FN v16 v16_swap4(v16 a)
+{
+    return (v16){_mm256_permute2f128_ps(a.lo, a.lo, 1), _mm256_permute2f128_ps(a.hi, a.hi, 1)};
+}
+V16_FN v16 v16_swap8(v16 a)
+{
+    return (v16){a.hi, a.lo};
 }
 V16_FN v16 v16_max(v16 a, v16 b)
 {
@@ -412,6 +445,22 @@ V16_FN v16 v16_fma(v16 a, v16 b, v16 c)
 V16_FN v16 v16_fnma(v16 a, v16 b, v16 c)
 {
     V16_EACH(fmaf(-a.f[i], b.f[i], c.f[i]));
+}
+V16_FN v16 v16_swap1(v16 a)
+{
+    V16_EACH(a.f[i ^ 1]);
+}
+V16_FN v16 v16_swap2(v16 a)
+{
+    V16_EACH(a.f[i ^ 2]);
+}
+V16_FN v16 v16_swap4(v16 a)
+{
+    V16_EACH(a.f[i ^ 4]);
+}
+V16_FN v16 v16_swap8(v16 a)
+{
+    V16_EACH(a.f[i ^ 8]);
 }
 V16_FN v16 v16_max(v16 a, v16 b)
 {

@@ -1,4 +1,5 @@
-/* kernels/cuda/rows.cu - norm, rope, gate_mul, mix, gather, compact and cast: ops on single rows.
+/* kernels/cuda/rows.cu - norm, rope, rotate, gate_mul, mix, gather, compact and cast: ops on single
+ * rows.
  *
  * Owns: the order of a norm's sums: 16 lanes, as on the CPU, for the same bytes. Refuses: tiles.
  * Rows are blocks (grid.x is large enough), columns are threads. */
@@ -127,6 +128,58 @@ void cuda_rope(cudaStream_t stream, const struct ops *ops, const struct rope_arg
     (void)ops;
     if (a->m > 0 && a->rope_dim > 0)
         LAUNCH(rope_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
+}
+
+/* ---- rotate ---- */
+
+/* A block is a row. A warp rotates R * 32 numbers, whole blocks of the rotation: number i is in
+ * lane i % 32. */
+template <int R>
+__global__ void __launch_bounds__(ROW_THREADS) rotate_row(struct rotate_args a)
+{
+    const int lane = lane_id();
+    const float scale = rotate_scale(a.block);
+    float *row = a.x + blockIdx.x * a.x_stride;
+    for (int at = warp_id() * R * WARP; at < a.n; at += ROW_THREADS * R) {
+        float v[R];
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            v[r] = at + r * WARP + lane < a.n ? row[at + r * WARP + lane] : 0;
+        for (int h = 1; h < WARP && h < a.block; h *= 2)
+#pragma unroll
+            for (int r = 0; r < R; r++) {
+                const float other = warp_xor(v[r], h);
+                v[r] = lane & h ? other - v[r] : v[r] + other;
+            }
+#pragma unroll
+        for (int h = 1; h < R; h *= 2)
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                if (!(r & h)) {
+                    const float first = v[r], second = v[r + h];
+                    v[r] = first + second;
+                    v[r + h] = first - second;
+                }
+#pragma unroll
+        for (int r = 0; r < R; r++)
+            if (at + r * WARP + lane < a.n)
+                row[at + r * WARP + lane] = v[r] * scale;
+    }
+}
+
+void cuda_rotate(cudaStream_t stream, const struct ops *ops, const struct rotate_args *a)
+{
+    (void)ops;
+    if (a->m == 0)
+        return;
+    if (a->block == 8 * WARP)
+        LAUNCH(rotate_row<8>, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
+    else if (a->block == 4 * WARP)
+        LAUNCH(rotate_row<4>, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
+    else if (a->block == 2 * WARP)
+        LAUNCH(rotate_row<2>, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
+    else
+        LAUNCH(rotate_row<1>, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
 }
 
 /* ---- gate_mul ---- */

@@ -161,6 +161,24 @@ void exact_rope(const struct ops *ops, const struct rope_args *a)
             }
 }
 
+void exact_rotate(const struct ops *ops, const struct rotate_args *a)
+{
+    (void)ops;
+    for (int64_t row = 0; row < a->m; row++) {
+        float *x = a->x + row * a->x_stride;
+        for (int h = 1; h < a->block; h *= 2)
+            for (int i = 0; i < a->n; i++) {
+                if (i & h)
+                    continue;
+                const float first = x[i], second = x[i + h];
+                x[i] = first + second;
+                x[i + h] = first - second;
+            }
+        for (int i = 0; i < a->n; i++)
+            x[i] = x[i] * rotate_scale(a->block);
+    }
+}
+
 void exact_gate_mul(const struct ops *ops, const struct gate_mul_args *a)
 {
     (void)ops;

@@ -149,6 +149,23 @@ void ref_rope(const struct ops *ops, const struct rope_args *a)
             }
 }
 
+void ref_rotate(const struct ops *ops, const struct rotate_args *a)
+{
+    (void)ops;
+    double y[KV_ROTATION_MOST];
+    for (int64_t row = 0; row < a->m; row++)
+        for (int at = 0; at < a->n; at += a->block) {
+            float *x = a->x + row * a->x_stride + at;
+            for (int i = 0; i < a->block; i++) {
+                y[i] = 0;
+                for (int j = 0; j < a->block; j++)
+                    y[i] += __builtin_parity((unsigned)(i & j)) ? -(double)x[j] : x[j];
+            }
+            for (int i = 0; i < a->block; i++)
+                x[i] = (float)(y[i] / sqrt(a->block));
+        }
+}
+
 void ref_gate_mul(const struct ops *ops, const struct gate_mul_args *a)
 {
     (void)ops;

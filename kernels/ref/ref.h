@@ -71,6 +71,7 @@ void ref_list_insert(struct head_candidate *list, int *n, int cap, struct head_c
 EXACT(matmul)
 EXACT(norm)
 EXACT(rope)
+EXACT(rotate)
 EXACT(gate_mul)
 EXACT(mix)
 EXACT(expert_sum)
