@@ -136,11 +136,11 @@ def overlaps(tally, bed, _):
 
 
 def alike(tally, bed, _):
-    """Threads, tiles and formats of KV change nothing of a prompt's attention; a budget that holds all is one set."""
+    """Threads and tiles change nothing of a prompt's attention; a budget that holds all is one set."""
     def rows(*more):
         return json.loads(bed.attention(tally, "--policies", "h2o,streaming", *more).out)["rows"]
     whole = rows()
-    for more in (["-t", "1"], ["--prefill-tokens", "32"], ["--kv-format", "q8"], ["--weights-resident", "0"]):
+    for more in (["-t", "1"], ["--prefill-tokens", "32"], ["--weights-resident", "0"]):
         tally.check(rows(*more) == whole, f"{more}: other figures")
     tally.check(all(r["h2o~streaming"] < 1 for r in whole), "a budget of a fifth keeps other sets")
     tally.check(all(r["h2o~streaming"] == 1 for r in rows("--kv-budget", "200")), "all of the prompt is one set")
