@@ -625,15 +625,18 @@ void mover_submit(struct mover *m, struct ticket *t)
         t->n_bytes += t->stored[i].stored_bytes -
                       min_i64(PIECE_BYTES, t->segments[0].n_bytes - i * PIECE_BYTES);
     t->state = t->n_segments > 0 ? TICKET_QUEUED : TICKET_DONE;
+    int starts = 0;
     if (t->state == TICKET_QUEUED) {
         struct ticket **at = &m->queue;
         while (*at && (*at)->due <= t->due)
             at = &(*at)->next;
         t->next = *at;
         *at = t;
+        starts = kind_has_room(m, kind_of(m, t)) && ticket_ready(t);
     }
     pthread_mutex_unlock(&m->lock);
-    ring_wake(m->ring);
+    if (starts) // else a piece in flight must end first, and its end wakes the mover
+        ring_wake(m->ring);
 }
 
 const char *mover_io_name(const struct mover *m)
