@@ -62,12 +62,14 @@ def ram(bench):
     rows, n_new = a.rows or 64, a.new or 64
     a.search_new = a.search_new or min(16, n_new)
     prompts = jobs.chat_ids(a.sluice, rows)
-    llama = {"--repack": ["auto", "keep"], "--batch": [64, 32, 16], "--ubatch": [512, 256, 1024, 2048], "--kv": ["split", "unified"]}
-    openvino = {"--tokens-a-step": [1024, 256, 512, 2048], "--batch": [64, 32]}
+    llama = {"--repack": ["auto", "keep"], "--batch": [64, 32, 16], "--ubatch": [512, 256, 1024, 2048], "--kv": ["split", "unified"],
+             "--flash": ["auto", "off"], "--kv-type": ["f16", "q8_0"]}
+    openvino = {"--tokens-a-step": [1024, 256, 512, 2048], "--batch": [64, 32], "--hint": ["LATENCY", "THROUGHPUT"], "--kv": ["u8", "bf16"],
+                "--group": [32, 128, 0], "--kv-gib": [0, 1]}
     engines = [*sharing("q4_1"), *sharing("q8", "--compute int8"),
                *[Engine("openvino", f"--format {f} --prefix-caching {way}", space=dict(openvino))
                  for f in ("q4_1", "q8_0") for way in ("on", "off")],
-               *[Engine("llamacpp", f"--format {f}", space=dict(llama)) for f in ("q4_0", "q8_0")],
+               *[Engine("llamacpp", f"--format {f} --share on", space=dict(llama)) for f in ("q4_0", "q8_0")],
                Engine("accelerate", space={"--batch": [64, 32, 16]}),
                Engine("ctranslate2", "--format int8", space={"--batch": [64, 32, 16]})]
     engines = bench.present(engines)
@@ -84,7 +86,7 @@ def streamed(bench):
     model = a.model or "llama-3b"
     one = min(64, queue)
     batches = [min(b, queue) for b in (64, 32, 128)]
-    llama = {"--batch": batches, "--ubatch": [2048, 512], "--kv": ["split", "unified"]}
+    llama = {"--batch": batches, "--ubatch": [2048, 512], "--kv": ["split", "unified"], "--flash": ["auto", "off"]}
     bf12, int8 = "--mem-ram 2.3G", "--mem-ram 2.3G --kv-format q8 --compute int8"
     engines = [Engine("sluice", f"--model {model} --format {f}", own, rows=r)
                for f, own in (("bf12", bf12), ("q8", int8)) for r in (queue, one)]

@@ -96,7 +96,7 @@ class Engine:
             return {"weights": weights, "compute": value("--compute", "bf16"), "shares": value("--share-prefixes", "on")}
         weights = "q4" if "--compress-weight" in words else weights
         compute = "int8" if self.name in ("llamacpp", "openvino") and weights != "bf16" else weights
-        return {"weights": weights, "compute": compute, "shares": value("--prefix-caching", "off")}
+        return {"weights": weights, "compute": compute, "shares": value("--share" if self.name == "llamacpp" else "--prefix-caching", "off")}
 
     def installed(self):
         return self.name not in LARGE or os.path.exists(os.path.join(peer.ROOT, self.name, "ready"))

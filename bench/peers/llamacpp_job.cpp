@@ -4,17 +4,20 @@
  * the argmax. Note: all rows generate the same number of tokens, so the rows of a static batch end
  * together and waste nothing. Built by run_llamacpp.py.
  *
- * llamacpp_job MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM [GPU_LAYERS KV_ON_GPU]
- *   JOB: "ROWS NEW", then per row "N id ... id". OUT: per row NEW ids. KV: unified | split (one
- * stream per row). REPACK: 1 lets the library keep a second, rearranged copy of weights; 0 computes
- * from the mapped file. WARM: 1 runs a request of other tokens before the clock. GPU_LAYERS: layers
- * on the GPU; KV_ON_GPU: 1: KV of all layers, 0: KV of those layers. Prints "name value" lines. */
+ * llamacpp_job MODEL JOB OUT NAME=VALUE...
+ *   JOB: "ROWS NEW", then per row "N id ... id". OUT: per row NEW ids. Settings: batch, threads,
+ * ubatch; kv=unified|split (one stream per row), kv_type=f16|q8_0, flash=auto|on|off; repack=1 lets
+ * the library keep a second, rearranged copy of weights, 0 computes from the mapped file; share=1
+ * computes what all prompts of a batch begin with once; warm=1 runs a request of other tokens
+ * before the clock; gpu_layers, kv_on_gpu=1: KV of all layers on the GPU, 0: KV of those layers.
+ * Prints "name value" lines. */
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -24,6 +27,7 @@ namespace
 {
 
 using row_ids = std::vector<llama_token>;
+using settings = std::map<std::string, std::string>;
 
 struct job {
     int n_new = 0;
@@ -66,6 +70,26 @@ job job_read(const char *path)
     return j;
 }
 
+settings settings_read(int argc, char **argv)
+{
+    settings set{{"batch", "64"},    {"threads", "2"},    {"ubatch", "512"}, {"kv", "split"},
+                 {"kv_type", "f16"}, {"flash", "auto"},   {"repack", "1"},   {"share", "0"},
+                 {"warm", "0"},      {"gpu_layers", "0"}, {"kv_on_gpu", "1"}};
+    for (int i = 4; i < argc; i++) {
+        std::string word = argv[i];
+        size_t equals = std::min(word.find('='), word.size());
+        if (set.count(word.substr(0, equals)) == 0 || equals == word.size())
+            stop("unknown setting " + word);
+        set[word.substr(0, equals)] = word.substr(equals + 1);
+    }
+    return set;
+}
+
+int number(const settings &set, const char *name)
+{
+    return std::atoi(set.at(name).c_str());
+}
+
 /* Ties go to the lowest id. Two loops, because the first one vectorises. */
 llama_token argmax(const float *logits, int n)
 {
@@ -85,9 +109,35 @@ void batch_add(llama_batch &b, llama_token id, int pos, int seq, bool wants_logi
     b.logits[i] = wants_logits;
 }
 
+/* How many tokens rows [from, to) have in common; at least one of each row is left. */
+size_t common_prefix(const job &j, size_t from, size_t to)
+{
+    size_t n = j.prompts[from].size() - 1;
+    for (size_t r = from + 1; r < to; r++) {
+        const row_ids &a = j.prompts[from], &b = j.prompts[r];
+        n = std::min(n, b.size() - 1);
+        n = (size_t)(std::mismatch(a.begin(), a.begin() + (long)n, b.begin()).first - a.begin());
+    }
+    return n;
+}
+
+/* Computes the common prefix as sequence 0, and gives all other rows a copy of its KV. */
+void prefix_share(llama_context *ctx, llama_batch &b, const job &j, size_t from, size_t to,
+                  size_t n)
+{
+    for (size_t p = 0; p < n; p++)
+        batch_add(b, j.prompts[from][p], (int)p, 0, false);
+    b.logits[n - 1] = true; // the library wants an output
+    if (llama_decode(ctx, b) != 0)
+        stop("llama_decode failed");
+    for (size_t r = from + 1; r < to; r++)
+        llama_memory_seq_cp(llama_get_memory(ctx), 0, (int)(r - from), -1, -1);
+    b.n_tokens = 0;
+}
+
 /* Runs rows [from, to) from their prompts to their last token. */
-void batch_run(llama_context *ctx, const job &j, size_t from, size_t to, std::vector<row_ids> &out,
-               clocks &c)
+void batch_run(llama_context *ctx, const job &j, size_t from, size_t to, bool shares,
+               std::vector<row_ids> &out, clocks &c)
 {
     const int n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(llama_get_model(ctx)));
     size_t n_tokens = 0;
@@ -98,9 +148,12 @@ void batch_run(llama_context *ctx, const job &j, size_t from, size_t to, std::ve
     double start_s = now_s();
     llama_memory_clear(llama_get_memory(ctx), false);
     b.n_tokens = 0;
+    size_t shared = shares && to > from + 1 ? common_prefix(j, from, to) : 0;
+    if (shared > 0)
+        prefix_share(ctx, b, j, from, to, shared);
     for (size_t r = from; r < to; r++) {
         const row_ids &ids = j.prompts[r];
-        for (size_t p = 0; p < ids.size(); p++)
+        for (size_t p = shared; p < ids.size(); p++)
             batch_add(b, ids[p], (int)p, (int)(r - from), p + 1 == ids.size());
         last[r - from] = b.n_tokens - 1;
     }
@@ -121,7 +174,7 @@ void batch_run(llama_context *ctx, const job &j, size_t from, size_t to, std::ve
     llama_batch_free(b);
 }
 
-llama_context *context_open(llama_model *model, const job &j, size_t n_rows, int argc, char **argv)
+llama_context *context_open(llama_model *model, const job &j, size_t n_rows, const settings &set)
 {
     size_t longest = 0, n_tokens = 0;
     for (size_t at = 0; at < j.prompts.size(); at += n_rows) {
@@ -132,17 +185,21 @@ llama_context *context_open(llama_model *model, const job &j, size_t n_rows, int
         }
         n_tokens = std::max(n_tokens, n);
     }
+    const std::string &flash = set.at("flash");
     llama_context_params p = llama_context_default_params();
-    p.kv_unified = std::strcmp(argv[7], "unified") == 0;
+    p.kv_unified = set.at("kv") == "unified";
     p.n_ctx = (uint32_t)(n_rows * (p.kv_unified ? longest : (longest + 255) / 256 * 256));
     p.n_batch = (uint32_t)std::max(n_tokens, n_rows);
-    p.n_ubatch = std::min((uint32_t)std::atoi(argv[6]), p.n_batch);
+    p.n_ubatch = std::min((uint32_t)number(set, "ubatch"), p.n_batch);
     p.n_seq_max = (uint32_t)n_rows;
     p.n_outputs_max = (uint32_t)n_rows; // else the library reserves logits for whole prompts
-    p.n_threads = p.n_threads_batch = std::atoi(argv[5]);
+    p.n_threads = p.n_threads_batch = number(set, "threads");
+    p.flash_attn_type = flash == "on"    ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                        : flash == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                                         : LLAMA_FLASH_ATTN_TYPE_AUTO;
+    p.type_k = p.type_v = set.at("kv_type") == "q8_0" ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
     p.no_perf = true;
-    if (argc > 11)
-        p.offload_kqv = std::atoi(argv[11]) != 0;
+    p.offload_kqv = number(set, "kv_on_gpu") != 0;
     return llama_init_from_model(model, p);
 }
 
@@ -169,7 +226,7 @@ void warm_up(llama_context *ctx, const job &j)
         id ^= 1;
     std::vector<row_ids> out(1);
     clocks c;
-    batch_run(ctx, one, 0, 1, out, c);
+    batch_run(ctx, one, 0, 1, false, out, c);
 }
 
 void log_errors(enum ggml_log_level level, const char *text, void *)
@@ -182,31 +239,32 @@ void log_errors(enum ggml_log_level level, const char *text, void *)
 
 int main(int argc, char **argv)
 {
-    if (argc != 10 && argc != 12)
-        stop("MODEL JOB OUT BATCH THREADS UBATCH KV REPACK WARM [GPU_LAYERS KV_ON_GPU]");
+    if (argc < 4)
+        stop("MODEL JOB OUT NAME=VALUE...");
+    const settings set = settings_read(argc, argv);
     llama_log_set(log_errors, nullptr);
     job j = job_read(argv[2]);
-    size_t n_rows = std::min((size_t)std::atoi(argv[4]), j.prompts.size());
+    size_t n_rows = std::min((size_t)number(set, "batch"), j.prompts.size());
     if (n_rows < 1)
-        stop("BATCH is out of range");
+        stop("batch is out of range");
     double start_s = now_s();
     llama_backend_init();
     llama_model_params p = llama_model_default_params();
     p.load_mode = LLAMA_LOAD_MODE_MMAP;
-    p.use_extra_bufts = std::atoi(argv[8]) != 0;
-    p.n_gpu_layers = argc > 10 ? std::atoi(argv[10]) : 0;
+    p.use_extra_bufts = number(set, "repack") != 0;
+    p.n_gpu_layers = number(set, "gpu_layers");
     llama_model *model = llama_model_load_from_file(argv[1], p);
-    llama_context *ctx = model ? context_open(model, j, n_rows, argc, argv) : nullptr;
+    llama_context *ctx = model ? context_open(model, j, n_rows, set) : nullptr;
     if (!ctx)
         stop(std::string("cannot load ") + argv[1]);
     std::printf("load_s %.6f\n", now_s() - start_s);
     std::vector<row_ids> out(j.prompts.size());
     clocks c;
-    if (std::atoi(argv[9]) != 0)
+    if (number(set, "warm") != 0)
         warm_up(ctx, j);
     start_s = now_s();
     for (size_t at = 0; at < out.size(); at += n_rows)
-        batch_run(ctx, j, at, std::min(at + n_rows, out.size()), out, c);
+        batch_run(ctx, j, at, std::min(at + n_rows, out.size()), number(set, "share") != 0, out, c);
     std::printf("seconds %.6f\nprefill_s %.6f\ndecode_s %.6f\npeak_rss_kib %ld\nsystem %s\n",
                 now_s() - start_s, c.prefill_s, c.decode_s, peak_rss_kib(),
                 llama_print_system_info());

@@ -77,6 +77,9 @@ def main():
     p = peer.limits(peer.arguments(__doc__, ["q4_0", "q4_1", "q8_0", "bf16"], 64))
     p.add_argument("--ubatch", type=int, default=512, help="tokens computed at once [512]")
     p.add_argument("--kv", choices=["unified", "split"], default="split", help="one KV stream, or one per row [split]")
+    p.add_argument("--kv-type", choices=["f16", "q8_0"], default="f16")
+    p.add_argument("--flash", choices=["auto", "on", "off"], default="auto", help="flash attention [auto]")
+    p.add_argument("--share", choices=["on", "off"], default="off", help="compute the common prefix of a batch once [off]")
     p.add_argument("--repack", choices=["auto", "keep"], default="auto")
     p.add_argument("--gpu-layers", type=int, default=-1, help="layers on a GPU, 99: all [no CUDA]")
     p.add_argument("--kv-cpu", action="store_true", help="with --gpu-layers: KV and attention in RAM")
@@ -89,7 +92,7 @@ def main():
         print("llamacpp: " + ("built" if made else f"missing: {' '.join(missing)}" if missing else
                               f"not built: run_llamacpp.py --gpu-layers {a.gpu_layers} --prepare"))
         sys.exit(0 if made else 3)
-    on_gpu = [a.gpu_layers, int(not a.kv_cpu)] if a.gpu_layers >= 0 else []
+    on_gpu = [f"gpu_layers={a.gpu_layers}", f"kv_on_gpu={int(not a.kv_cpu)}"] if a.gpu_layers >= 0 else []
     binary, path = job_binary(bool(on_gpu)), peer.model_path(a.model, a.format)
     if a.prepare:
         print(path)
@@ -101,8 +104,9 @@ def main():
             print(len(job.prompts), job.n_new, file=f)
             f.writelines(f"{len(ids)} {' '.join(map(str, ids))}\n" for ids in job.prompts)
         begin = time.monotonic()
-        done = subprocess.run(peer.limited(a, [binary, path, rows, out, a.batch, a.threads, a.ubatch, a.kv,
-                                               int(a.repack == "auto"), int(a.warm), *on_gpu]), stdout=subprocess.PIPE, text=True)
+        settings = [f"batch={a.batch}", f"threads={a.threads}", f"ubatch={a.ubatch}", f"kv={a.kv}", f"kv_type={a.kv_type}",
+                    f"flash={a.flash}", f"repack={int(a.repack == 'auto')}", f"share={int(a.share == 'on')}", f"warm={int(a.warm)}"]
+        done = subprocess.run(peer.limited(a, [binary, path, rows, out, *settings, *on_gpu]), stdout=subprocess.PIPE, text=True)
         whole_s = time.monotonic() - begin
         if done.returncode:
             sys.exit(128 - done.returncode if done.returncode < 0 else done.returncode)
