@@ -74,12 +74,12 @@ def grid(head, lines):
     return "\n".join(["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
 
 
-def age(commit):
-    """The text for a commit that is a hundred or more behind; "" for a newer one, or one that git does not know."""
-    done = subprocess.run(["git", "-C", HERE, "rev-list", "--count", f"{commit}..HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                          text=True)
+def age(sheet):
+    """A line for a CSV whose commit is a hundred or more behind; "" for a newer one, or one that git does not know."""
+    done = subprocess.run(["git", "-C", HERE, "rev-list", "--count", f"{sheet.head.get('commit')}..HEAD"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True)
     hundreds = int(done.stdout) // 100 if done.returncode == 0 else 0
-    return f" (OLD: more than {hundreds}00 commits ago)" if hundreds else ""
+    return f"- OLD: {sheet.cpu} was measured more than {hundreds}00 commits ago.\n" if hundreds else ""
 
 
 def origin(found):
@@ -90,7 +90,7 @@ def origin(found):
         command = h.get("command", "")
         ours = os.path.exists(os.path.join(HERE, command.split(" ")[0])) and command
         text = f"{h.get('machine', s.cpu)}: `{'bench/' * bool(ours)}{command}`"
-        text += f", {h.get('date', '')[:10]}, commit {h.get('commit', 'unknown')}{age(h.get('commit', 'unknown'))}"
+        text += f", {h.get('date', '')[:10]}, commit {h.get('commit', 'unknown')}"
         if "disk_read_gb_s" in h:
             text += (f"; disk {h['disk_read_gb_s']} GB/s, RAM {h['ram_gb_s']} GB/s, bf16 matmul "
                      f"{h['matmul_bf16_gflop_s']} GFLOP/s")
@@ -101,7 +101,7 @@ def origin(found):
         text += f"; left out: {h['left_out']}" if "left_out" in h else ""
         text += f" ([CSV](results/{os.path.basename(s.path)}))"
         out.append(text)
-    return "\n".join(f"- {text}." for text in out) + "\n\n"
+    return "\n".join(f"- {text}." for text in out) + "\n" + "".join(map(age, found)) + "\n"
 
 
 def keys_of(found, names):

@@ -59,7 +59,9 @@ def tables_test(tally, place, a):
 
 
 def readme_test(tally, place, a):
-    """No figure of a table is typed: what stands in the README is what the CSVs give."""
+    """No figure of a table is typed: what stands in the README is what the CSVs give. How old it is depends on the last commit."""
+    def ageless(text):
+        return [line for line in text.splitlines() if not line.startswith("- OLD: ")]
     with open(os.path.join(TREE, "bench/README.md"), encoding="utf-8") as f:
         text = f.read()
     for name, table in tables.TABLES.items():
@@ -68,7 +70,7 @@ def readme_test(tally, place, a):
         tally.check(text.count(begin) == 1 and text.count(end) == 1, f"bench/README.md: no place for {name}")
         if found:
             stands = text.split(begin)[1].split(end)[0]
-            tally.check(stands == table(found), f"bench/README.md: {name} is not what bench/tables.py makes of the CSVs")
+            tally.check(ageless(stands) == ageless(table(found)), f"bench/README.md: {name} is not what bench/tables.py makes of the CSVs")
 
 
 def idle_test(tally, place, a):
