@@ -94,11 +94,16 @@ static int kind_has_room(const struct mover *m, enum kind kind)
     return m->free_pieces[kind] != NULL && m->kind_bytes[kind] < COPY_BYTES;
 }
 
+static int ticket_may_start(const struct mover *m, const struct ticket *t)
+{
+    return kind_has_room(m, kind_of(m, t)) && ticket_ready(t);
+}
+
 /* The first ticket of the queue that may start. */
 static struct ticket **queue_pick(struct mover *m)
 {
     struct ticket **at = &m->queue;
-    while (*at && !(kind_has_room(m, kind_of(m, *at)) && ticket_ready(*at)))
+    while (*at && !ticket_may_start(m, *at))
         at = &(*at)->next;
     return at;
 }
@@ -632,7 +637,7 @@ void mover_submit(struct mover *m, struct ticket *t)
             at = &(*at)->next;
         t->next = *at;
         *at = t;
-        starts = kind_has_room(m, kind_of(m, t)) && ticket_ready(t);
+        starts = ticket_may_start(m, t);
     }
     pthread_mutex_unlock(&m->lock);
     if (starts) // else a piece in flight must end first, and its end wakes the mover
