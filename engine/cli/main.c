@@ -39,10 +39,10 @@ static void on_signal(int number)
     static _Atomic int64_t first_ns;
     int64_t now_ns = clock_ns();
     (void)number;
-    if (interrupted && now_ns - first_ns > SAME_NS)
-        _Exit(ERR_STOPPED);
     if (!interrupted)
         first_ns = now_ns;
+    else if (now_ns - first_ns > SAME_NS)
+        _Exit(ERR_STOPPED);
     interrupted = 1;
 }
 
