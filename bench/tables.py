@@ -181,7 +181,7 @@ def ram(found):
     roofs = [f"{s.cpu} " + ", ".join(f"{c} {median(s.good(engine='sluice', compute=c, shares='off'), 'roof_fraction'):.2f}"
                                      for c in ("bf16", "int8")) for s in found]
     return (f"{found[0].head['job']}.\n\n{origin(found)}{text}{CLOCKS.format(WARM)}\n*Common prefixes* once: prompts that begin alike "
-            f"compute what they share once (sluice `--share-prefixes on`, OpenVINO prefix caching, llama.cpp by copies of KV); sluice skips "
+            f"compute what they share once (peers/README.md: how each engine does it); sluice skips "
             f"{'; '.join(skipped)}. Every ratio is to sluice with the same setting. sluice's share of what the rates "
             f"allow: {'; '.join(roofs)}.\n{searched(found)}")
 

@@ -16,12 +16,12 @@ import peer
 
 def exported(model, form):
     """The folder of the model in OpenVINO's format; made from the GGUF if missing."""
-    import openvino_genai as genai
     source = peer.model_path(model, form)
     name = os.path.basename(source)
     place = os.path.join(peer.ROOT, "openvino-models", name.removesuffix(".gguf"))
     ready, link = os.path.join(place, "ready"), os.path.join(place, name)
     if not os.path.exists(ready):
+        import openvino_genai as genai  # not above: a run's import is on its clock
         peer.say(f"peers: exporting {source} to {place}")
         os.makedirs(place, exist_ok=True)
         if not os.path.lexists(link):  # the files appear beside the GGUF
