@@ -88,6 +88,9 @@ $(BIN): $(OBJ)
 	$(Q)$(CC) $(SAN) -rdynamic -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c
+# For CPUs without products of bf16; int8 runs on those among them that have products of bytes.
+$(BUILD)/%_avx512f.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
+$(BUILD)/kernels/cpu/matmul_int8_avx512.o: CFLAGS += -mno-avx512bf16
 # Tiles besides; what is not tiles is AVX-512.
 $(BUILD)/%_amx.o: CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c -mamx-tile -mamx-bf16 -mamx-int8
 $(BUILD)/%_avx2.o: CFLAGS += -mavx2 -mfma -mf16c
@@ -100,7 +103,7 @@ $(BUILD)/%_portable.o: CFLAGS += $(HAS_FMA)
 $(BUILD)/kernels/ref/%.o: CFLAGS += $(HAS_FMA)
 # -O2 unrolls the tiles before ASan looks, so that their sums are registers and not a checked array: tests that
 # multiply take half the time, for 20 s of compiling.
-$(BUILD)/kernels/cpu/matmul_avx512.o: CFLAGS += -O2
+$(BUILD)/kernels/cpu/matmul_avx512.o $(BUILD)/kernels/cpu/matmul_avx512f.o: CFLAGS += -O2
 endif
 
 $(BUILD)/%.o: %.c

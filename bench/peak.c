@@ -40,10 +40,11 @@ static void peak_part(void *ctx, int thread, int n_threads)
 {
     struct peak_run *p = ctx;
     (void)thread, (void)n_threads;
-    int64_t flops = p->ops->isa == ISA_AMX      ? peak_amx(p->ops->compute, p->rounds)
-                    : p->ops->isa == ISA_AVX512 ? peak_avx512(p->ops->compute, p->rounds)
-                    : p->ops->isa == ISA_AVX2   ? peak_avx2(p->ops->compute, p->rounds)
-                                                : peak_portable(p->ops->compute, p->rounds);
+    int64_t flops = p->ops->isa == ISA_AMX       ? peak_amx(p->ops->compute, p->rounds)
+                    : p->ops->isa == ISA_AVX512  ? peak_avx512(p->ops->compute, p->rounds)
+                    : p->ops->isa == ISA_AVX512F ? peak_avx512(COMPUTE_F32, p->rounds)
+                    : p->ops->isa == ISA_AVX2    ? peak_avx2(p->ops->compute, p->rounds)
+                                                 : peak_portable(p->ops->compute, p->rounds);
     atomic_fetch_add(&p->flops, flops);
 }
 

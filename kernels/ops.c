@@ -19,7 +19,8 @@
 #define XFEATURE_XTILEDATA  18
 #endif
 
-static const char *const isa_names[N_ISAS] = {"ref", "exact", "portable", "avx2", "avx512", "amx"};
+static const char *const isa_names[N_ISAS] = {"ref",     "exact",  "portable", "avx2",
+                                              "avx512f", "avx512", "amx"};
 
 const char *isa_name(enum isa isa)
 {
@@ -68,16 +69,18 @@ static int has_amx(void)
 enum isa isa_best(void)
 {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
-        __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        return has_amx() ? ISA_AMX : ISA_AVX512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c"))
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+        !__builtin_cpu_supports("f16c"))
+        return ISA_PORTABLE;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
         return ISA_AVX2;
-#endif
+    if (!__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("avx512vnni"))
+        return ISA_AVX512F;
+    return has_amx() ? ISA_AMX : ISA_AVX512;
+#else
     return ISA_PORTABLE;
+#endif
 }
 
 /* best_name: runs the best implementation whose set is not above ops->isa; ISA_REF, the lowest,
@@ -113,8 +116,9 @@ enum isa isa_best(void)
 
 #define ref_matmul_float ref_matmul
 ROWS(matmul_float, struct matmul_args, {ISA_AMX, cpu_matmul_amx}, {ISA_AVX512, cpu_matmul_avx512},
-     {ISA_AVX2, cpu_matmul_avx2}, {ISA_PORTABLE, cpu_matmul_portable}, {ISA_EXACT, exact_matmul})
-/* ISA_AVX2 with AVX-VNNI where this CPU has it: the same bytes. */
+     {ISA_AVX512F, cpu_matmul_avx512f}, {ISA_AVX2, cpu_matmul_avx2},
+     {ISA_PORTABLE, cpu_matmul_portable}, {ISA_EXACT, exact_matmul})
+/* ISA_AVX2 with AVX-VNNI and ISA_AVX512F with VNNI where this CPU has it: the same bytes. */
 static void matmul_int8_avx2(const struct ops *ops, const struct matmul_args *args)
 {
 #ifdef __x86_64__
@@ -126,9 +130,21 @@ static void matmul_int8_avx2(const struct ops *ops, const struct matmul_args *ar
     cpu_matmul_int8_avx2(ops, args);
 }
 
+static void matmul_int8_avx512f(const struct ops *ops, const struct matmul_args *args)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512vnni")) {
+        cpu_matmul_int8_avx512(ops, args);
+        return;
+    }
+#endif
+    matmul_int8_avx2(ops, args);
+}
+
 ROWS(matmul_int8, struct matmul_args, {ISA_AMX, cpu_matmul_int8_amx},
-     {ISA_AVX512, cpu_matmul_int8_avx512}, {ISA_AVX2, matmul_int8_avx2},
-     {ISA_PORTABLE, cpu_matmul_int8_portable}, {ISA_EXACT, exact_matmul_int8})
+     {ISA_AVX512, cpu_matmul_int8_avx512}, {ISA_AVX512F, matmul_int8_avx512f},
+     {ISA_AVX2, matmul_int8_avx2}, {ISA_PORTABLE, cpu_matmul_int8_portable},
+     {ISA_EXACT, exact_matmul_int8})
 
 /* Under int8, parts that read x in the same form run together: as codes for q8, as codes for q4,
  * and as bf16 for formats without an int8 product. */
@@ -195,8 +211,8 @@ TABLE(expert_sum, {ISA_AVX512, cpu_expert_sum_avx512}, {ISA_AVX2, cpu_expert_sum
       {ISA_PORTABLE, cpu_expert_sum_portable}, {ISA_EXACT, exact_expert_sum})
 TABLE(kv_store, {ISA_AVX512, cpu_kv_store_avx512}, {ISA_PORTABLE, cpu_kv_store})
 TABLE(attend_prompt, {ISA_AMX, cpu_attend_prompt_amx}, {ISA_AVX512, cpu_attend_prompt_avx512},
-      {ISA_AVX2, cpu_attend_prompt_avx2}, {ISA_PORTABLE, cpu_attend_prompt_portable},
-      {ISA_EXACT, exact_attend_prompt})
+      {ISA_AVX512F, cpu_attend_prompt_avx512f}, {ISA_AVX2, cpu_attend_prompt_avx2},
+      {ISA_PORTABLE, cpu_attend_prompt_portable}, {ISA_EXACT, exact_attend_prompt})
 TABLE(attend_forced, {ISA_AVX512, cpu_attend_forced_avx512}, {ISA_AVX2, cpu_attend_forced_avx2},
       {ISA_PORTABLE, cpu_attend_forced_portable}, {ISA_EXACT, exact_attend_forced})
 TABLE(prompt_keep, {ISA_PORTABLE, cpu_prompt_keep})

@@ -59,8 +59,10 @@ extern "C" {
 #endif
 
 enum compute { COMPUTE_BF16, COMPUTE_F32, COMPUTE_INT8, N_COMPUTES };
-/* ISA_REF and ISA_EXACT are kernels/ref, for tests: sums in double, and the order rules as code. */
-enum isa { ISA_REF, ISA_EXACT, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AMX, N_ISAS };
+/* ISA_REF and ISA_EXACT are kernels/ref, for tests: sums in double, and the order rules as code.
+ * ISA_AVX512 has products of bf16 and of bytes (avx512_bf16, avx512_vnni); ISA_AVX512F is AVX-512
+ * without them, as on Skylake-SP to Ice Lake, and gives the bytes of ISA_AVX2. */
+enum isa { ISA_REF, ISA_EXACT, ISA_PORTABLE, ISA_AVX2, ISA_AVX512F, ISA_AVX512, ISA_AMX, N_ISAS };
 
 /* Which matmul runs: sluice's own, or the device vendor's library where struct device_api has
  * one. */

@@ -35,7 +35,7 @@ BAD_FLAGS = (
     ("unknown policy", "--kv-policy: invalid value 'lru' (expected full, window, streaming, h2o, ", ("gen", "-m", "tiny.gguf", "-p", "x", "--kv-policy", "lru")),
     ("budget below sink + recent", "--kv-budget", ("gen", "-m", "tiny.gguf", "-p", "x", "--kv-policy", "h2o",
                                                    "--kv-budget", "40", "--kv-recent", "50")),
-    ("unknown ISA", "--isa: invalid value 'mmx' (expected auto, amx, avx512, avx2 or portable)", ("gen", "-m", "tiny.gguf", "-p", "x", "--isa", "mmx")),
+    ("unknown ISA", "--isa: invalid value 'mmx' (expected auto, amx, avx512, avx512f, avx2 or portable)", ("gen", "-m", "tiny.gguf", "-p", "x", "--isa", "mmx")),
     ("not a choice", "--io: invalid value 'aio' (expected auto, uring or threads)", ("gen", "-m", "tiny.gguf", "-p", "x", "--io", "aio")),
     ("not a switch", "--ignore-eos: invalid value 'maybe' (expected on or off)", ("run", "--ignore-eos=maybe")),
     ("bad --percent", "--percent", ("plan", "-q", "-m", "tiny.gguf", "--prompt-len", "8", "--percent", "0", "150", "0",

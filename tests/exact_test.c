@@ -401,8 +401,7 @@ static void attend_check(enum isa isa, const struct model *m, struct scenario c,
     struct tokens t = tokens_make(m, n, 77);
     for (enum compute compute = 0; compute < N_COMPUTES; compute++) {
         const int pairs = m->kv == KV_BF16 || (m->work == KV_BF16 && n_prompt > 0);
-        if ((pairs && by_pairs(isa, compute)) ||
-            compute == (n % 2 ? COMPUTE_INT8 : COMPUTE_BF16))
+        if ((pairs && by_pairs(isa, compute)) || compute == (n % 2 ? COMPUTE_INT8 : COMPUTE_BF16))
             continue; // pairs: bounds below; bf16 and int8 are one thing here, so by turns
         const int seed = 77 + (attend_cap > 0) + 2 * (attend_sinks != NULL);
         const struct row *want = exact_answer(m, c, compute, &t, n_prompt, seed);
@@ -590,10 +589,11 @@ static void head_goes_tile_by_tile(void **state)
 
 int main(void)
 {
-    static enum isa sets[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AMX};
+    static enum isa sets[] = {ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AMX, ISA_AVX512F};
 #define ON_SETS(test)                                                                              \
     {#test ", portable", test, NULL, NULL, &sets[0]},                                              \
         {#test ", avx2", test, NULL, NULL, &sets[1]},                                              \
+        {#test ", avx512f", test, NULL, NULL, &sets[4]},                                           \
         {#test ", avx512", test, NULL, NULL, &sets[2]},                                            \
     {                                                                                              \
 #test ", amx", test, NULL, NULL, &sets[3]                                                  \

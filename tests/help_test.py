@@ -116,7 +116,7 @@ def version(t, p, _):
     short, long = p.sluice("--version"), p.sluice("version")
     t.check(re.fullmatch(r"sluice \d+\.\d+\.\d+\n", short.out), f"--version: {short.out!r}")
     t.check(p.sluice("--version", "-v").out == long.out and long.out.startswith(short.out), "--version -v")
-    for words in (r"commit:    ([0-9a-f]{12}(-dirty)?|unknown)", r"compiler:  (gcc|clang) \d+\..*", r"CPU:       built for portable avx2 avx512 amx; "
+    for words in (r"commit:    ([0-9a-f]{12}(-dirty)?|unknown)", r"compiler:  (gcc|clang) \d+\..*", r"CPU:       built for portable avx2 avx512f avx512 amx; "
                   r"usable here: portable.*", r"files:     io_uring (is usable|cannot be used.*)", r"CUDA:      (\S+-cuda.so|not built); (an|no) NVIDIA driver.*"):
         t.check(re.search(f"^{words}$", long.out, re.M), f"version lacks {words}: {long.out!r}")
     t.check("NVIDIA driver is here" in long.out or not os.path.exists("/dev/nvidiactl"), f"version: a driver: {long.out!r}")

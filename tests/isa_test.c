@@ -22,6 +22,12 @@ static void has_avx2(void **state)
     has(ISA_AVX2);
 }
 
+static void has_avx512f(void **state)
+{
+    (void)state;
+    has(ISA_AVX512F);
+}
+
 static void has_avx512(void **state)
 {
     (void)state;
@@ -37,10 +43,8 @@ static void has_amx(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_portable),
-        cmocka_unit_test(has_avx2),
-        cmocka_unit_test(has_avx512),
-        cmocka_unit_test(has_amx),
+        cmocka_unit_test(has_portable), cmocka_unit_test(has_avx2), cmocka_unit_test(has_avx512f),
+        cmocka_unit_test(has_avx512),   cmocka_unit_test(has_amx),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

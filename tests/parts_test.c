@@ -97,7 +97,8 @@ static void compare(const struct trial *t, struct ops ops, struct pool *const *p
 static const int rows[] = {1, 2, 3, 7, 15, 33, 70, 130};
 #define N_ROWS ((int)(sizeof rows / sizeof rows[0]))
 
-static const enum isa isas[] = {ISA_REF, ISA_EXACT, ISA_PORTABLE, ISA_AVX2, ISA_AVX512, ISA_AMX};
+static const enum isa isas[] = {ISA_REF,     ISA_EXACT,  ISA_PORTABLE, ISA_AVX2,
+                                ISA_AVX512F, ISA_AVX512, ISA_AMX};
 
 static void parts_equal_one_by_one(void **state)
 {

@@ -12,7 +12,7 @@ enum err compute_read(struct compute_setup *s, const struct config *c)
     memset(s, 0, sizeof *s);
     s->ops.isa = strcmp(c->isa, "auto") == 0 ? best : isa_by_name(c->isa);
     if (s->ops.isa == N_ISAS || s->ops.isa < ISA_PORTABLE)
-        return fail_choice("isa", c->isa, "auto|amx|avx512|avx2|portable");
+        return fail_choice("isa", c->isa, "auto|amx|avx512|avx512f|avx2|portable");
     if (s->ops.isa > best)
         return fail(ERR_USAGE, "--isa %s: this CPU does not have it (it has %s)", c->isa,
                     isa_name(best));

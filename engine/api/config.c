@@ -128,7 +128,8 @@ const struct knob config_knobs[] = {
     {"matmul", 0, KNOB_CHOICE, AT(matmul), LINE_CMDS, "own", "own|cublaslt",
      "matmul library on CUDA (bf16 only); changes output bytes"},
     {"isa", 0, KNOB_STRING, AT(isa), LINE_CMDS | CMD_PROBE | CMD_BENCH_OPS, "auto",
-     "auto|amx|avx512|avx2|portable", "CPU instruction set; changes output bytes under bf16"},
+     "auto|amx|avx512|avx512f|avx2|portable",
+     "CPU instruction set; changes output bytes under bf16"},
     {"weights", 0, KNOB_STRING, AT(weights), LINE_CMDS | CMD_PACK | CMD_INSPECT | CMD_TOKENIZE,
      "auto", "auto|f32|f16|bf16|bf12|q8|q4",
      "weight format of the pack (auto: as in the model's file; bf16 is stored as bf12, the same "

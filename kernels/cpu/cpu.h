@@ -25,6 +25,9 @@ CPU_DECLARE(attend_forced)
 CPU_DECLARE(head_reduce)
 #undef CPU_DECLARE
 
+/* ISA_AVX512F: AVX2's bytes and, where nothing is here, AVX2's code. */
+void cpu_matmul_avx512f(const struct ops *ops, const struct matmul_args *args);
+void cpu_attend_prompt_avx512f(const struct ops *ops, const struct attend_prompt_args *args);
 void cpu_attend_prompt_amx(const struct ops *ops, const struct attend_prompt_args *args);
 void cpu_matmul_amx(const struct ops *ops, const struct matmul_args *args);
 void cpu_kv_store(const struct ops *ops, const struct kv_store_args *args);

@@ -23,6 +23,7 @@ struct panel_decoder {
 extern const struct panel_decoder cpu_decoders_portable[N_DTYPES];
 extern const struct panel_decoder cpu_decoders_avx2[N_DTYPES];
 extern const struct panel_decoder cpu_decoders_avx512[N_DTYPES];
+#define cpu_decoders_avx512f cpu_decoders_avx2 // f32 words, too
 
 static inline void cpu_decode_bf16(const struct panel_decoder table[N_DTYPES], enum dtype t,
                                    const uint8_t *panel, int64_t k, int64_t k0, int64_t k1,

@@ -29,7 +29,7 @@ static inline int int8_multiplies(enum dtype t)
 
 static inline int int8_quad_words(enum isa isa)
 {
-    return isa == ISA_AVX2 ? 2 : 1;
+    return isa == ISA_AVX2 || isa == ISA_AVX512F ? 2 : 1;
 }
 
 /* Words of one row of packed inputs; on AMX without its sums and scales. */

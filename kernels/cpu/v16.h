@@ -13,10 +13,13 @@
 
 #define CPU_PORTABLE 0
 #define CPU_AVX2     1
-#define CPU_AVX512   2
+#define CPU_AVX512F  2 // AVX-512 without products of bf16 and of bytes
+#define CPU_AVX512   3
 
 #if CPU_ISA == CPU_AVX512
 #define CPU_FN(name) cpu_##name##_avx512
+#elif CPU_ISA == CPU_AVX512F
+#define CPU_FN(name) cpu_##name##_avx512f
 #elif CPU_ISA == CPU_AVX2
 #define CPU_FN(name) cpu_##name##_avx2
 #else
@@ -33,7 +36,7 @@
 #define V16_UNROLL _Pragma("GCC unroll 14")
 #endif
 
-#if CPU_ISA == CPU_AVX512
+#if CPU_ISA >= CPU_AVX512F
 
 #include <immintrin.h>
 
@@ -178,7 +181,11 @@ V16_FN v16 v16_of_w16(w16 a)
 /* sum += a.b of pairs; a is one pair for all lanes. */
 V16_FN void w16_dot(w16 *sum, uint32_t a, w16 b)
 {
+#if CPU_ISA == CPU_AVX512
     *sum = _mm512_dpwssd_epi32(*sum, _mm512_set1_epi32((int)a), b);
+#else
+    *sum = _mm512_add_epi32(*sum, _mm512_madd_epi16(_mm512_set1_epi32((int)a), b));
+#endif
 }
 /* 16 pairs of bytes. */
 V16_FN w16 w16_bytes(const void *p)
@@ -188,9 +195,8 @@ V16_FN w16 w16_bytes(const void *p)
 /* 16 times four codes of 4 bits, the first lowest: the first two and the last two as pairs. */
 V16_FN void w16_nibbles(const void *p, w16 pair[2])
 {
-    const __m512i both =
-        _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5,
-                         5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+    const __m512i both = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8,
+                                          8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     const __m512i mask = _mm512_set1_epi16(15);
     __m512i w = _mm512_permutexvar_epi16(both, _mm512_castsi256_si512(_mm256_loadu_si256(p)));
     pair[0] = _mm512_and_si512(_mm512_srlv_epi16(w, _mm512_set1_epi32(0x40000)), mask);
