@@ -161,6 +161,13 @@ $(BUILD)/tests/%_test: $(BUILD)/tests/%_test.o $(BUILD)/libsluice.a
 	    $(LDLIBS) -lcmocka
 
 $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/simt_*_test.c)): $(BUILD)/libsimt.a
+# The tests of AMX kernels again, where tile instructions are C (tests/tiles.h).
+TILES := $(patsubst %,$(BUILD)/tests/tiles/%.o,kernels/ops $(patsubst %.c,%,$(filter kernels/cpu/%_amx.c,$(SRC))))
+$(TILES): $(BUILD)/tests/tiles/%.o: %.c tests/tiles.h
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CFLAGS) -include tests/tiles.h -c -o $@ $<
+$(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/tiles_*_test.c)): $(TILES)
 # The tests of kernels again, for a device that is there; it takes from the program what it needs of kernels/.
 GPU_TESTS := $(patsubst %,$(BUILD)/tests/gpu/%_test,rows head decode matmul attend prompt experts)
 $(GPU_TESTS:=.o): $(BUILD)/tests/gpu/%.o: tests/simt_%.c

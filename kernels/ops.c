@@ -50,7 +50,7 @@ enum compute compute_by_name(const char *name)
     return (enum compute)compute;
 }
 
-#ifdef __x86_64__
+#if defined __x86_64__ && !defined has_amx // tests/tiles.h has tiles in C
 /* 1 when this CPU has tiles of bf16 and of bytes, and the kernel saves them. A process must request
  * them once, for all of its threads. */
 static int has_amx(void)

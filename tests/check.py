@@ -72,6 +72,7 @@ NOT_DRIVERS = {"check", "tidy", "demo_show", "oracle"} | {
     if "\nif __name__ ==" not in open(p, encoding="utf-8").read()}
 UNITS = sorted(os.path.basename(p)[:-2] for p in glob.glob(os.path.join(ROOT, "tests/*_test.c")))
 SIMT = {u for u in UNITS if u.startswith("simt_")}
+TILES = {u for u in UNITS if u.startswith("tiles_")}
 
 # A driver runs at every level. A cmocka test runs under the sanitizers at every level, and without them from `full` on. But:
 # ... these C tests run without the sanitizers at level `check` too: kernels, whose code the optimiser makes (other
@@ -81,10 +82,10 @@ RELEASE = {"codec_test", "decode_test", "dtype_test", "dtype_own_test", "int8_te
 # ... these never run under the sanitizers: sweeps over instruction sets that take the better part of an hour with them
 # (ops_test, int8_test, prompt_test, engine_test and plan_test put the same code under them), and CUDA kernels under the
 # SIMT shim, which has fibers and a shadow memory of its own.
-NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"} | SIMT
+NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"} | SIMT | TILES
 # ... these run from `full` on: what concerns the CUDA part, which level `check` does not build; tools that measure; references that
 # test themselves; and what another test or the same test in release holds at level `check`.
-FROM_FULL = SIMT | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref", "install_test", "oracle_test",
+FROM_FULL = SIMT | TILES | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref", "install_test", "oracle_test",
                     "family_evict", "attend_rank_test", "cost_test", "search_test", "asan/bad_input_test", "asan/line_device_test",
                     "asan/probe_test", "asan/prompt_test"}
 # ... this driver runs under the sanitizers too: hostile input end to end.

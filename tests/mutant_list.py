@@ -283,6 +283,14 @@ fault("a prompt's scores know no sink", PROMPT_BF16,
       "        inverse[r] = isfinite(inverse[r]) ? 1.0f / bf16_sum_lanes(b.sum[r]) : 0.0f;\n", "prompt_test")
 fault("a capped prompt's sink is scaled as its logits were", PROMPT_BF16, "b.max[r] * b.scale);", "b.max[r] * b.qk_scale);",
       "prompt_test")
+fault("the lower rows of a tile meet the left half of a panel twice", "kernels/cpu/matmul_tile_amx.inc",
+      "_tile_dpbf16ps(3, 5, 7);", "_tile_dpbf16ps(3, 5, 6);", "tiles_exact_test", "exact_test")
+fault("a group's second 16 outputs are its first", "kernels/cpu/matmul_int8_amx.inc",
+      "_tile_dpbssd(1, 4, 7);", "_tile_dpbssd(1, 4, 6);", "tiles_int8_test", "int8_test")
+fault("the last 16 dimensions of a head are left out", "kernels/cpu/attend_prompt_amx.inc",
+      "    if (d < b->l->dim_pad)\n        AMX_QK(5, 7);\n", "", "tiles_prompt_test", "prompt_test")
+fault("inputs stay f32 on AVX-512 without products of bf16", "kernels/cpu/matmul_pack.inc",
+      "    if (t->round)\n        round_words(out, (word1 - word0) * rows);\n", "", "exact_test")
 fault("prompts of the line are not capped", "engine/line/layer_decode.c",
       "        .cap = s->attn_softcap,\n        .sinks = w->sinks,\n        .window",
       "        .sinks = w->sinks,\n        .window", GEMMA2)
