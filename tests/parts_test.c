@@ -111,7 +111,7 @@ static void parts_equal_one_by_one(void **state)
         {{DTYPE_Q4, DTYPE_Q8, DTYPE_Q4}, {40, 33, 100}, 3, 130, 0, {0}, {0}, {0}},
         {{DTYPE_Q8, DTYPE_F32}, {64, 32}, 2, 97, 0, {0}, {0}, {0}},
     };
-    struct pool *pools[] = {NULL, pool_of(2), pool_of(3), pool_of(13)};
+    struct pool *pools[] = {NULL, pool_of(2), pool_of(3), pool_of(64)};
     float *x = noise_array(2, (int64_t)rows[N_ROWS - 1] * (K_MAX + 3), 1);
     const int step = sweep(3, 1);
     for (size_t i = 0; i < sizeof trials / sizeof *trials; i++) {
