@@ -27,6 +27,7 @@ static inline int int8_multiplies(enum dtype t)
     return t == DTYPE_Q8 || t == DTYPE_Q4;
 }
 
+/* ISA_AVX512F: of AVX2's code, which runs where there is no VNNI; enough for both. */
 static inline int int8_quad_words(enum isa isa)
 {
     return isa == ISA_AVX2 || isa == ISA_AVX512F ? 2 : 1;
