@@ -20,6 +20,8 @@ const struct machine_rate_info machine_rates[N_MACHINE_RATES] = {MACHINE_RATES(I
 /* Common drives, if not measured: latency of a read of 1 MiB; overhead of a transfer; a row of 4
  * KiB with a full queue. */
 #define PIECE_LATENCY_S 1.5e-4
+#define DEPTH_SHARE     0.95 // of the full rate
+#define DEPTH_LEAST     2    // one piece in flight leaves the disk idle until its end is seen
 #define TICKET_S        1e-4
 #define GATHER_S        2e-5
 
@@ -71,6 +73,14 @@ double machine_read_rate(const struct machine *m, int in_flight)
         below *= 2;
     double from = read_rate_at(m, below), to = read_rate_at(m, below * 2);
     return from + (to - from) * (in_flight - below) / below;
+}
+
+int machine_depth(const struct machine *m)
+{
+    int depth = DEPTH_LEAST;
+    while (depth < IO_DEPTH && machine_read_rate(m, depth) < DEPTH_SHARE * m->nvme_read.value)
+        depth *= 2;
+    return m->nvme_read.value > 0 ? depth : IO_DEPTH;
 }
 
 double machine_ticket_s(const struct machine *m)

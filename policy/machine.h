@@ -126,6 +126,9 @@ struct rate rate_of_samples(double *samples, int n);
 /* Read rate of a disk with in_flight pieces in flight, up to IO_DEPTH: interpolated between given
  * rates, which otherwise follow from nvme_read and the latency of a common drive. */
 double machine_read_rate(const struct machine *m, int in_flight);
+/* Pieces that the mover keeps in flight: the fewest that give nearly the full rate, so that a read
+ * that a step waits for queues behind few others. */
+int machine_depth(const struct machine *m);
 /* ticket_s and gather_s as given, else those of common drives and kernels. */
 double machine_ticket_s(const struct machine *m);
 double machine_gather_s(const struct machine *m);

@@ -14,6 +14,7 @@ void servers_make(struct servers *s, const struct machine *m, int device)
                           .beside = !device && beside > 0 ? min_d(beside, 1) : 1};
     for (int i = 1; i <= IO_DEPTH; i++)
         s->speed[i] = most > 0 ? machine_read_rate(m, i) / most : 1;
+    s->disk.depth = machine_depth(m);
 }
 
 void servers_start(struct servers *s)
@@ -78,21 +79,21 @@ static void link_done(struct servers *s, int i)
 
 /* ---- the disk ---- */
 
-/* Assigns IO_DEPTH pieces in flight to the transfers due first. Pieces already in flight stay there
+/* Assigns the pieces in flight to the transfers due first. Pieces already in flight stay there
  * until they are done, on average with half of each left. Returns the number in flight; *next: when
  * one more may start. */
 static int disk_fly(struct server *disk, double *next)
 {
     int wanted = 0, n = 0, seen = 0, first = disk->n;
     *next = INFINITY;
-    for (int i = disk->n - 1; i >= 0 && (wanted < IO_DEPTH || seen < disk->flying); i--) {
+    for (int i = disk->n - 1; i >= 0 && (wanted < disk->depth || seen < disk->flying); i--) {
         struct item *item = &disk->items[i];
         first = i;
         item->wants = 0;
         if (item->from > disk->free)
-            *next = min_d(*next, wanted < IO_DEPTH ? item->from : INFINITY);
+            *next = min_d(*next, wanted < disk->depth ? item->from : INFINITY);
         else
-            item->wants = item->pieces < IO_DEPTH - wanted ? item->pieces : IO_DEPTH - wanted;
+            item->wants = item->pieces < disk->depth - wanted ? item->pieces : disk->depth - wanted;
         wanted += item->wants;
         seen += item->flying;
         if (item->wants >= item->flying)
@@ -105,7 +106,7 @@ static int disk_fly(struct server *disk, double *next)
         struct item *item = &disk->items[i];
         if (item->held_s > 0)
             continue;
-        item->flying = item->wants < IO_DEPTH - n ? item->wants : IO_DEPTH - n;
+        item->flying = item->wants < disk->depth - n ? item->wants : disk->depth - n;
         n += item->flying;
     }
     disk->flying = n;

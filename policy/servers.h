@@ -28,6 +28,7 @@ struct server {
     struct item *items; // pending
     int n;
     int flying;  // pieces of all items
+    int depth;   // disk: the most of them in flight
     double free; // served until this time
 };
 

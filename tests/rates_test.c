@@ -82,6 +82,23 @@ static void few_in_flight_get_less(void **state)
     assert_true(machine_ticket_s(&m) == 3e-4 && machine_gather_s(&m) == 4e-5);
 }
 
+/* The mover keeps as few pieces in flight as nearly fill the disk, and never one alone. */
+static void depth_is_the_least_that_fills_the_disk(void **state)
+{
+    (void)state;
+    struct machine m = {.nvme_read = {.value = 4e9},
+                        .nvme_read_d1 = {.value = 4e9},
+                        .nvme_read_d2 = {.value = 4e9},
+                        .nvme_read_d4 = {.value = 4e9}};
+    assert_int_equal(machine_depth(&m), 2);
+    m.nvme_read_d2.value = 3.7e9;
+    assert_int_equal(machine_depth(&m), 4);
+    m.nvme_read_d4.value = 3.7e9;
+    assert_int_equal(machine_depth(&m), IO_DEPTH);
+    m.nvme_read.value = 0; // not measured
+    assert_int_equal(machine_depth(&m), IO_DEPTH);
+}
+
 /* Rows that attend: so much each, and so much a slot, at the number of rows that there are. */
 static void rows_attend_in_time(void **state)
 {
@@ -291,6 +308,7 @@ int main(void)
         cmocka_unit_test(median_and_spread),
         cmocka_unit_test(the_table_stands_in_order),
         cmocka_unit_test(few_in_flight_get_less),
+        cmocka_unit_test(depth_is_the_least_that_fills_the_disk),
         cmocka_unit_test(rows_attend_in_time),
         cmocka_unit_test(prompts_attend_in_time),
         cmocka_unit_test(matmuls_follow_from_two_rates),

@@ -64,7 +64,7 @@ enum err run_walk(struct run *r)
                               .ops = r->ops,
                               .kv_format = r->kv_format,
                               .io = r->session->io,
-                              .io_depth = IO_DEPTH,
+                              .io_depth = machine_depth(&r->machine),
                               .device = r->session->device,
                               .numa_node = threads_node(r),
                               .offload_dir = r->session->offload_dir,

@@ -5,7 +5,7 @@
 #define PAGE_SLOTS  32        // tokens per KV page
 #define BLOCK_BYTES 4096      // direct I/O alignment: of frames, pages and file extents
 #define PIECE_BYTES (1 << 20) // unit of transfer; weights have one CRC per piece
-#define IO_DEPTH    8         // pieces in flight per mover
+#define IO_DEPTH    8         // the most pieces in flight per mover
 
 /* Where bytes are stored. */
 enum tier_kind { TIER_DEVICE, TIER_RAM, TIER_NVME, N_TIERS };
