@@ -138,12 +138,14 @@ static enum err read_compute(struct run *r, const struct config *c, struct compu
     return run_read_kv_format(&r->kv_format, c);
 }
 
-/* Names what computes: the CPU's instruction set, or the device. */
+/* Names what computes: the CPU's instruction set, or the device. Nothing where all CPUs give the
+ * same bytes (kernels/README.md). */
 static enum err what_computes(const struct run *r, char *buf, size_t cap)
 {
     struct device_info info;
+    const int same = r->ops.compute == COMPUTE_F32 && r->kv_format == KV_F32;
     if (r->session->device->api->unified) {
-        snprintf(buf, cap, "isa=%s", isa_name(r->ops.isa));
+        snprintf(buf, cap, same ? "" : "isa=%s", isa_name(r->ops.isa));
         return OK;
     }
     TRY(r->session->device->api->info(r->session->device, &info));
