@@ -14,10 +14,48 @@
 
 #define STOPS_SHOWN_BYTES 1500 // stop strings in OUT.job.json
 
+/* Variables in which launchers say which of how many processes this one is; a first number other
+ * than 0, if they have one. Kubernetes sets only the index; the recipe sets JOB_COMPLETIONS. */
+static const struct {
+    const char *index, *count, *first;
+} launchers[] = {{"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"},
+                 {"SLURM_PROCID", "SLURM_NTASKS", NULL},
+                 {"JOB_COMPLETION_INDEX", "JOB_COMPLETIONS", NULL},
+                 {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", NULL},
+                 {"PMI_RANK", "PMI_SIZE", NULL},
+                 {"SKYPILOT_NODE_RANK", "SKYPILOT_NUM_NODES", NULL},
+                 {"RANK", "WORLD_SIZE", NULL}};
+
+/* --shard auto, auto/N: "i/N" from the launcher. With N given, i is the launcher's number itself.
+ */
+static enum err shard_of_launcher(const char *text, char *shard, size_t cap)
+{
+    const char *given = text[4] == '/' ? text + 5 : NULL;
+    for (size_t k = 0; k < sizeof launchers / sizeof launchers[0]; k++) {
+        const char *index = getenv(launchers[k].index), *count = getenv(launchers[k].count);
+        const char *first = launchers[k].first && !given ? getenv(launchers[k].first) : NULL;
+        if (!index || !(given || count))
+            continue;
+        long long from = first ? strtoll(first, NULL, 10) : 0;
+        snprintf(shard, cap, "%lld/%s", strtoll(index, NULL, 10) - from, given ? given : count);
+        return OK;
+    }
+    return fail(ERR_USAGE,
+                "--shard %s: no launcher says which process this is (SLURM_ARRAY_TASK_ID, "
+                "SLURM_PROCID, JOB_COMPLETION_INDEX, OMPI_COMM_WORLD_RANK, PMI_RANK, "
+                "SKYPILOT_NODE_RANK, RANK and their counts)",
+                text);
+}
+
 static enum err read_shard(const char *text, int *shard, int *n_shards)
 {
+    char found[64];
     if (!text)
         return OK;
+    if (strcmp(text, "auto") == 0 || strncmp(text, "auto/", 5) == 0) {
+        TRY(shard_of_launcher(text, found, sizeof found));
+        text = found;
+    }
     char *end;
     errno = 0;
     long i = strtol(text, &end, 10), n = *end == '/' ? strtol(end + 1, &end, 10) : 0;

@@ -255,8 +255,61 @@ static enum err check_out(const struct config *c)
                 access(c->out, F_OK) == 0 ? c->out : path);
 }
 
+/* ---- --missing ---- */
+
+/* 1: the OUT of a complete shard; *n_shards as its manifest says. */
+static int is_complete(const char *path, int64_t *shard, int64_t *n_shards)
+{
+    struct part p = {0};
+    const enum err err = part_open(&p, path);
+    if (p.root) {
+        *shard = strtoll(identity_of(p.root, "shard"), NULL, 10);
+        *n_shards = strtoll(identity_of(p.root, "shards"), NULL, 10);
+    }
+    json_decref(p.root);
+    if (p.f)
+        fclose(p.f);
+    return err == OK;
+}
+
+/* Prints runs of shards that no part completes: "3,7-9". */
+static enum err print_missing(const struct config *c)
+{
+    int64_t n_shards = 0, shard = 0;
+    for (int i = 0; i < c->n_args && n_shards == 0; i++)
+        (void)is_complete(c->args[i], &shard, &n_shards);
+    if (n_shards < 1 || n_shards > CONFIG_ARGS_MAX)
+        return fail(ERR_INPUT, "merge: no part says how many shards the job has");
+    const char *comma = "";
+    char *done = calloc((size_t)n_shards + 1, 1);
+    if (!done)
+        return fail(ERR_FIT, "no memory for the parts");
+    for (int i = 0; i < c->n_args; i++) {
+        int64_t n = n_shards;
+        if (is_complete(c->args[i], &shard, &n) && n == n_shards && shard >= 0 && shard < n)
+            done[shard] = 1;
+    }
+    done[n_shards] = 1;
+    for (int64_t i = 0; i < n_shards; i++) {
+        int64_t end = i;
+        while (!done[end])
+            end++;
+        if (end > i)
+            printf("%s%lld", comma, (long long)i);
+        if (end > i + 1)
+            printf("-%lld", (long long)end - 1);
+        comma = end > i ? "," : comma;
+        i = end;
+    }
+    printf("\n");
+    free(done);
+    return OK;
+}
+
 enum err command_merge(const struct config *c)
 {
+    if (c->missing && c->n_args > 0)
+        return print_missing(c);
     if (!c->out || c->n_args < 1)
         return fail(ERR_USAGE, "merge: needs -o OUT.jsonl and the OUTs of all shards");
     TRY(check_out(c));
