@@ -427,7 +427,7 @@ static int64_t journal_tokens(void)
     struct journal_reader reader = {.entry = count_tokens, .ctx = &n};
     int fd = open(temp_path("out.journal"), O_RDONLY);
     assert_true(fd >= 0);
-    assert_int_equal(journal_look(fd, "out.journal", &reader, &look), OK);
+    assert_int_equal(journal_look(fd, "out.journal", 0, &reader, &look), OK);
     close(fd);
     return n;
 }

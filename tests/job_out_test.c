@@ -193,7 +193,7 @@ static struct told journal_says(void)
     int fd = open(temp_path("out.journal"), O_RDONLY);
     assert_true(fd >= 0);
     struct journal_reader reader = {.entry = count_entry, .ctx = &t};
-    assert_int_equal(journal_look(fd, "out.journal", &reader, &look), OK);
+    assert_int_equal(journal_look(fd, "out.journal", 0, &reader, &look), OK);
     assert_int_equal(look.pid, getpid());
     close(fd);
     return t;

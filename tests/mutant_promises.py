@@ -113,8 +113,8 @@ fault("status: failed rows are good", STATUS + "tell", "e->failed ? ROW_BAD : RO
 fault("status: tokens of rows under way are output", STATUS + "count",
       "*(row->state == ROW_BEGUN ? &s->live_tokens : &s->output_tokens) += row->tokens;", "s->output_tokens += row->tokens;", SEEN)
 fault("status: tokens of a row count once for each commit of it", STATUS + "tell",
-      "*row = (struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens, e->offset, e->n};",
-      "*row = (struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens + row->tokens, e->offset, e->n};", SEEN)
+      "(struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens, t->part,",
+      "(struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens + row->tokens, t->part,", SEEN)
 fault("status: a job without a process runs", STATUS + "read_journal", "s->pid > 0 ? JOB_RUNNING", "look.pid > 0 ? JOB_RUNNING", SEEN)
 fault("status: a job that is complete has rows left", STATUS + "job_status_read", "s->rows - s->ok - s->failed", "s->rows - s->ok", SEEN)
 

@@ -40,5 +40,4 @@ fault("a full stdout is no error", SPOOL, "    err = copied == OK ? err : copied
 fault("a closed stdout shows at the end", SPOOL, "    if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) == O_RDONLY)", "    if (0)", STDOUT)
 fault("a folder that is kept has no name", SPOOL, "    if (c->work_dir || rmdir(work_dir) == 0)\n", "    if (rmdir(work_dir) == 0 || 1)\n", STDOUT)
 fault("a dry run prints the rows of an earlier run", "engine/cli/commands.c", "asked->dry_run ? err : spool_out_end", "0 ? err : spool_out_end", STDOUT)
-fault("--work-dir without -o - is passed over", "engine/api/outputs.c", "    if (c->work_dir && !(is_stdout && (command & rows)))\n", "    if (0)\n", STDOUT)
 fault("Ctrl-C does not stop a write to stdout", SPOOL, "if (*c->interrupted != before || (put", "if ((put", STDOUT)

@@ -89,7 +89,8 @@ const struct knob config_knobs[] = {
      "where the result is written; - is stdout (run, score: when the job ends; not of pack and "
      "merge)"},
     {"work-dir", 0, KNOB_STRING, AT(work_dir), CMD_RUN | CMD_SCORE, NULL, "DIR",
-     "folder that keeps the files of a job with -o -, so that it can resume (default: a new one, "
+     "folder of the job's files: any number of machines that see it may run the same command and "
+     "share its rows. With -o -: keeps the job so that it can resume (default: a new folder, "
      "removed at the end)"},
     {"prompt", 'p', KNOB_STRING, AT(prompt), CMD_GEN, NULL, "TEXT", "the prompt; - is stdin"},
     {"file", 'f', KNOB_FILE, AT(prompt_file), CMD_GEN, NULL, "FILE",

@@ -178,6 +178,18 @@ static enum err check_file(const struct named *f, const struct config *c,
     return OK;
 }
 
+/* A job with -o FILE and --work-dir is shared; refuses what only one process can do. */
+static enum err check_shared(const struct config *c)
+{
+    const char *flag = c->shard                           ? "shard"
+                       : c->overwrite                     ? "overwrite"
+                       : c->retry_errors                  ? "retry-errors"
+                       : c->order == ORDER_COMPLETION     ? "order completion"
+                       : c->in && strcmp(c->in, "-") == 0 ? "input -"
+                                                          : NULL;
+    return flag ? fail(ERR_USAGE, "--work-dir: does not go with --%s", flag) : OK;
+}
+
 /* `-` means stdout for commands that print one document, or rows. A job writes its rows to a folder
  * first (engine/cli/spool.h); an existing file there is checked like any OUT. */
 static enum err take_stdout(struct config *c, enum config_command command)
@@ -185,11 +197,8 @@ static enum err take_stdout(struct config *c, enum config_command command)
     static char path[PATH_BYTES];
     const int documents = CMD_PLAN | CMD_PROBE | CMD_BENCH, rows = CMD_RUN | CMD_SCORE;
     int is_stdout = c->out && strcmp(c->out, "-") == 0 && (command & (documents | rows));
-    if (c->work_dir && !(is_stdout && (command & rows)))
-        return fail(ERR_USAGE, "--work-dir: is for -o - (the files of a job with -o FILE stand "
-                               "beside FILE)");
     if (!is_stdout)
-        return OK;
+        return c->work_dir ? check_shared(c) : OK;
     c->to_stdout = (command & rows) != 0;
     c->out = NULL;
     c->json |= command == CMD_PLAN;

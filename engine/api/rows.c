@@ -2,6 +2,7 @@
 #include "engine/api/rows.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include "engine/api/text.h"
 #include "engine/api/version.h"
 #include "engine/data/out.h"
+#include "engine/job/claims.h"
 
 #define STOPS_SHOWN_BYTES 1500 // stop strings in OUT.job.json
 
@@ -145,7 +147,9 @@ enum err rows_open(struct run *r, enum request_kind kind, const char *out)
                              .retry_errors = c->retry_errors,
                              .overwrite = c->overwrite,
                              .sync_s = sync_s ? strtod(sync_s, NULL) : 0,
-                             .max_errors = c->max_errors};
+                             .max_errors = c->max_errors,
+                             .claims = r->claims,
+                             .make_out = r->make_out};
     TRY(read_shard(c->shard, &job.shard, &job.n_shards));
     rows_defaults(r, &job.defaults);
     TRY(ignore_parse(&job.defaults.ignore, c->ignore_fields));
@@ -210,6 +214,8 @@ static void tell_ignored(const struct job *job, const struct job_counts *counts)
 static void tell_rows(const struct run *r, const struct job_counts *n)
 {
     const struct config *c = r->config;
+    if (!job_live(r->job) && n->done < n->rows)
+        return; // other workers have the rest
     if (job_live(r->job) && n->resumed > 0)
         log_line(LOG_INFO, "resume: %lld of %lld rows are done, %lld partly done",
                  (long long)n->done, (long long)n->rows,
@@ -228,7 +234,7 @@ static void tell_rows(const struct run *r, const struct job_counts *n)
     tell_ignored(r->job, n);
 }
 
-enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary)
+static enum err run_once(struct run *r, enum request_kind kind, struct json_t **summary)
 {
     const struct config *c = r->config;
     TRY(rows_open(r, kind, c->dry_run ? NULL : c->out));
@@ -248,15 +254,64 @@ enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary
         TRY(job_set_plan(r->job, r->decision.time.job_s, flags));
         return walk_and_report(r, summary);
     }
-    if (!c->quiet)
-        report_errors(job_errors(r->job), job_ignore(r->job), c->dry_run, stderr);
     if (!c->dry_run)
         TRY(job_complete(r->job));
     job_counts(r->job, &counts);
+    if (!c->quiet && counts.done + c->dry_run * counts.rows >= counts.rows)
+        report_errors(job_errors(r->job), job_ignore(r->job), c->dry_run, stderr);
     const enum err err = counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
     if (summary)
         *summary = report_summary_done(&counts, err, r);
     return err;
+}
+
+/* Runs what this worker gets of a shared job, again and again until OUT is complete. The summary is
+ * that of its last rows. */
+static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t **summary)
+{
+    const struct config *c = r->config;
+    const int64_t start_ns = clock_ns();
+    for (int ended = 0;;) {
+        enum err err = run_once(r, kind, summary);
+        const int failed = err != OK && err != ERR_ROWS;
+        /* Another worker may have made OUT, and removed the folder, under our hands: look again. */
+        ended = failed && !ended && !claims_has(r->claims, "job.json");
+        if ((failed && !ended) || (!failed && job_is_complete(r->job)))
+            return err;
+        TRY(run_again(r));
+        if (ended)
+            continue;
+        claims_state(r->claims, WORKER_JOINED);
+        const double spent_s = (double)(clock_ns() - start_ns) * 1e-9;
+        const double limit_s = c->time_limit_s > 0 ? max_d(c->time_limit_s - spent_s, 1e-3) : 0;
+        TRY(claims_wait(r->claims, c->interrupted, limit_s, &r->make_out));
+        if (r->make_out)
+            claims_state(r->claims, WORKER_WORKING);
+        if (summary) {
+            json_decref(*summary);
+            *summary = NULL;
+        }
+    }
+}
+
+enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary)
+{
+    const struct config *c = r->config;
+    const char *beat_s = getenv("SLUICE_BEAT_S"); // for tests
+    char text[1024];
+    if (!c->work_dir || c->to_stdout || c->dry_run)
+        return run_once(r, kind, summary);
+    TRY(claims_open(&r->claims, c->work_dir, beat_s ? strtod(beat_s, NULL) : 0));
+    enum err err = run_chunks(r, kind, summary);
+    snprintf(text, sizeof text, "%s", err_text());
+    enum err closed = run_again(r); // the job uses the folder
+    log_line(LOG_INFO, "work-dir: this worker, %s, has done %lld rows", claims_name(r->claims),
+             (long long)claims_counted(r->claims));
+    claims_close(r->claims);
+    r->claims = NULL;
+    if (err != OK)
+        return fail(err, "%s", text);
+    return closed;
 }
 
 enum err run_begin(struct run **out, const struct config *c)

@@ -18,6 +18,27 @@ static void put_count(struct out *o, const char *key, int64_t n)
     out_int(o, n);
 }
 
+/* ,"chunks":{...},"workers":[...] of a shared job */
+static void put_workers(struct out *o, const struct job_status *s)
+{
+    if (s->n_workers == 0)
+        return;
+    put_count(o, ",\"chunks\":{\"total\":", s->chunks);
+    put_count(o, ",\"claimed\":", s->claimed);
+    out_text(o, "},\"workers\":[");
+    for (int i = 0; i < s->n_workers; i++) {
+        const struct job_worker *w = &s->workers[i];
+        out_text(o, i > 0 ? ",{\"name\":" : "{\"name\":");
+        out_string(o, w->name, (int64_t)strlen(w->name));
+        out_text(o, ",\"state\":\"");
+        out_text(o, w->state);
+        put_count(o, "\",\"rows\":", w->rows);
+        put_count(o, ",\"beat_age_s\":", w->beat_age_s);
+        out_text(o, "}");
+    }
+    out_text(o, "]");
+}
+
 static enum err print_json(const struct job_status *s, const char *path)
 {
     struct out o = {0};
@@ -49,6 +70,7 @@ static enum err print_json(const struct job_status *s, const char *path)
     if (s->predicted_s >= 0)
         out_number(&o, s->predicted_s);
     put_count(&o, ",\"journal_bytes\":", s->journal_bytes);
+    put_workers(&o, s);
     json_t *errors = json_object();
     errors_put(&s->errors, errors);
     char *text = json_dumps(errors, JSON_COMPACT | JSON_EMBED);
@@ -62,6 +84,23 @@ static enum err print_json(const struct job_status *s, const char *path)
         fwrite(o.p, 1, (size_t)o.n, stdout);
     out_free(&o);
     return err;
+}
+
+static void print_workers(const struct job_status *s, const char *started)
+{
+    const int64_t done = s->ok + s->failed;
+    printf("  begun %s, %.0f s", started, s->elapsed_s);
+    if (done > 0 && s->elapsed_s > 0)
+        printf("; %.3g rows a minute, about %.0f min left at this pace",
+               60.0 * (double)done / s->elapsed_s,
+               (double)s->left * s->elapsed_s / (double)done / 60.0);
+    printf("\n  chunks: %lld of %lld claimed\n  %-44s %-8s %10s  last beat\n",
+           (long long)s->claimed, (long long)s->chunks, "worker", "state", "rows");
+    for (int i = 0; i < s->n_workers; i++) {
+        const struct job_worker *w = &s->workers[i];
+        printf("  %-44s %-8s %10lld  %lld s ago\n", w->name, w->state, (long long)w->rows,
+               (long long)w->beat_age_s);
+    }
 }
 
 static void print_text(const struct job_status *s, const char *path)
@@ -84,6 +123,10 @@ static void print_text(const struct job_status *s, const char *path)
     if (s->live > 0)
         printf(", and %lld of rows that are partly done", (long long)s->live_tokens);
     printf("\n");
+    if (s->n_workers > 0) {
+        print_workers(s, started);
+        return;
+    }
     printf("  last run: started %s, %.0f s", started, s->elapsed_s);
     if (s->predicted_s >= 0)
         printf(", predicted %.1f s", s->predicted_s);
@@ -96,15 +139,22 @@ enum err command_status(const struct config *c)
         return fail(ERR_USAGE, "status: needs one OUT (the -o of a run)");
     struct job_status s;
     struct stat file;
-    char in_dir[4200];
+    char path[4200];
     const char *out = c->args[0];
-    if (stat(out, &file) == 0 && S_ISDIR(file.st_mode)) { // a folder of --work-dir
-        snprintf(in_dir, sizeof in_dir, "%.4096s/%s", out, SPOOL_OUT);
-        out = in_dir;
+    const int in_folder = stat(out, &file) == 0 && S_ISDIR(file.st_mode); // of --work-dir
+    snprintf(path, sizeof path, "%.4096s/job.json", out);
+    if (in_folder && stat(path, &file) == 0) {
+        TRY(job_status_shared(&s, out));
+    } else {
+        snprintf(path, sizeof path, "%.4096s/%s", out, SPOOL_OUT);
+        out = in_folder ? path : out;
+        TRY(job_status_read(&s, out));
     }
-    TRY(job_status_read(&s, out));
+    enum err err = OK;
     if (c->json)
-        return print_json(&s, out);
-    print_text(&s, out);
-    return OK;
+        err = print_json(&s, out);
+    else
+        print_text(&s, out);
+    job_status_free(&s);
+    return err;
 }

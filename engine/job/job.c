@@ -97,6 +97,7 @@ static enum err row_done(struct job *job, int64_t row, int64_t start, int64_t to
                                       .tokens = failed ? 0 : (uint32_t)tokens};
         TRY(stage_row(job, &entry));
         k->place = (uint64_t)entry.offset;
+        k->part = 0;
         k->n = (uint32_t)n;
         k->crc = entry.crc;
         k->tokens = entry.tokens;
@@ -384,7 +385,14 @@ enum err job_complete(struct job *job)
         return OK;
     TRY(confirm(job));
     TRY(files_commit(job, 1));
+    if (job->config.claims && !(job->config.make_out && job->counts.done == job->counts.rows))
+        return OK;
     return out_complete(job);
+}
+
+int job_is_complete(const struct job *job)
+{
+    return job->complete;
 }
 
 /* ---- open and close ---- */
@@ -437,6 +445,8 @@ static void job_free(struct job *job)
 static enum err open_steps(struct job *job, struct work *work)
 {
     if (job->on_disk)
+        TRY(files_begin(job));
+    if (job->on_disk && !job->config.claims)
         TRY(files_lock(job));
     if (job->on_disk)
         TRY(manifest_old_input(job));
@@ -448,7 +458,7 @@ static enum err open_steps(struct job *job, struct work *work)
     TRY(scan_wrong_file(job));
     if (job->on_disk) {
         TRY(manifest_identity(job));
-        TRY(files_open(job));
+        TRY(job->config.claims ? shared_open(job) : files_open(job));
         job->written_bytes = job->confirmed_bytes = job->partial_bytes;
     }
     if (job->complete)
@@ -494,7 +504,7 @@ enum err job_open_memory(struct job **out, const struct job_config *config,
     }
     job->callbacks = *callbacks;
     job->requests = requests;
-    job->n_rows = job->counts.rows = job->n_waiting = n;
+    job->n_rows = job->rows_end = job->counts.rows = job->n_waiting = n;
     for (int64_t k = 0; k < n; k++) {
         struct row_error error;
         job->rows[k] = (struct job_row){.state = ROW_WAITING, .line = (uint32_t)k + 1};
@@ -578,6 +588,8 @@ enum err job_set_plan(struct job *job, double elapsed_s, const char *flags)
 {
     job->predicted_s = elapsed_s;
     snprintf(job->plan_flags, sizeof job->plan_flags, "%s", flags);
+    if (job->config.claims && !job->complete)
+        return shared_cap(job);
     return job->on_disk && !job->complete ? manifest_write(job, NULL) : OK;
 }
 

@@ -17,6 +17,7 @@
 #ifndef ENGINE_JOB_JOB_H
 #define ENGINE_JOB_JOB_H
 
+#include "engine/job/claims.h"
 #include "engine/job/request.h"
 #include "policy/plan.h"
 
@@ -65,6 +66,10 @@ struct job_config {
     double sync_s; // seconds until confirmed results are durable; 0: JOB_SYNC_S (tests ask less)
     int64_t max_errors; // stop (ERR_ROWS) when more rows failed; -1: never
     int64_t prompt_cap; // longer prompts become error rows; 0: see job_cap_open()
+    /* A job of several workers: its files are in the folder of `claims` until OUT is complete.
+     * Borrowed; NULL: the files are beside OUT. */
+    struct claims *claims;
+    int make_out; // this worker makes OUT; it takes over what no worker has done
 };
 
 /* May a job write this OUT? ERR_USAGE: OUT or a companion is the input, or not a regular file;
@@ -174,8 +179,11 @@ enum err job_pass_end(struct job *job, int force);
 void job_drop_staged(struct job *job);
 /* All rows are done: confirms, commits, and makes OUT in input order (fsync, rename). Every line is
  * read again and compared with its checksum. ERR_CORRUPT: some have changed; OUT is not made, and a
- * resumed run computes these rows again. */
+ * resumed run computes these rows again. With `claims` only the worker with make_out makes OUT, and
+ * only if all rows of all workers are done. */
 enum err job_complete(struct job *job);
+/* 1: OUT is complete. */
+int job_is_complete(const struct job *job);
 /* No step was computed, because planning failed: job_close() then removes the files of a job that
  * this run began. Accepts NULL. */
 void job_refused(struct job *job);

@@ -102,6 +102,8 @@ static enum err commit_end(struct job *job, enum err err)
     if (err != OK)
         return err;
     job->partial_bytes = c->at + c->lines.n;
+    if (job->config.claims)
+        claims_count(job->config.claims, c->n_rows);
     if (c->n_rows > 0)
         job->counts.last_durable_ns = c->done_ns;
     return OK;

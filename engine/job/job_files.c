@@ -37,13 +37,22 @@ static char *path_with(const char *path, const char *suffix)
 static enum err paths_fill(struct job *job)
 {
     struct job_paths *p = &job->paths;
+    const struct claims *claims = job->config.claims;
     const char *out = job->config.out_path, *slash = strrchr(out, '/');
+    char base[CLAIMS_PATH_BYTES], tail[CLAIMS_NAME_BYTES + 16] = "";
+    snprintf(base, sizeof base, "%.4096s", out);
+    if (claims) { // journal and lines in its folder; temporary names of its own
+        claims_path(claims, 0, "", base);
+        snprintf(tail, sizeof tail, ".%s", claims_name(claims));
+    }
     p->out = path_with(out, "");
-    p->partial = path_with(out, job_suffixes[JOB_PARTIAL]);
-    p->journal = path_with(out, job_suffixes[JOB_JOURNAL]);
+    p->partial = path_with(base, job_suffixes[JOB_PARTIAL]);
+    p->journal = path_with(base, job_suffixes[JOB_JOURNAL]);
     p->manifest = path_with(out, job_suffixes[JOB_MANIFEST]);
-    p->manifest_tmp = path_with(out, job_suffixes[JOB_MANIFEST_TMP]);
-    p->tmp = path_with(out, job_suffixes[JOB_TMP]);
+    snprintf(base, sizeof base, "%s%s", job_suffixes[JOB_MANIFEST_TMP], tail);
+    p->manifest_tmp = path_with(out, base);
+    snprintf(base, sizeof base, "%s%s", job_suffixes[JOB_TMP], tail);
+    p->tmp = path_with(out, base);
     p->dir = path_with(slash ? out : ".", "");
     if (!p->out || !p->partial || !p->journal || !p->manifest || !p->manifest_tmp || !p->tmp ||
         !p->dir)
@@ -63,7 +72,7 @@ static enum err fail_open(const char *path)
     return fail(usage ? ERR_USAGE : ERR_IO, "%.512s: %s", path, strerror(errno));
 }
 
-static enum err is_foreign(const char *path, const char *out)
+enum err files_foreign(const char *path, const char *out)
 {
     return fail(ERR_JOB,
                 "%.400s: is there, and no %.400s%s says from which job (use --overwrite or another "
@@ -99,7 +108,7 @@ enum err job_paths_check(const char *out, const char *in, int overwrite)
         if (has_in && s.st_dev == input.st_dev && s.st_ino == input.st_ino)
             return fail(ERR_USAGE, "%.512s: --output: this is the input", path);
         if (no_job && (s.st_size > 0 || i < 0))
-            return is_foreign(path, out);
+            return files_foreign(path, out);
     }
     return OK;
 }
@@ -128,10 +137,14 @@ static int still_there(const struct job *job)
            mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
-enum err files_lock(struct job *job)
+enum err files_begin(struct job *job)
 {
     TRY(paths_fill(job));
-    TRY(job_paths_check(job->config.out_path, job->config.in_path, job->config.overwrite));
+    return job_paths_check(job->config.out_path, job->config.in_path, job->config.overwrite);
+}
+
+enum err files_lock(struct job *job)
+{
     for (;;) {
         job->journal_fd = open(job->paths.journal, O_RDWR | O_CREAT | WHOLE_OPEN, 0666);
         if (job->journal_fd < 0)
@@ -163,6 +176,8 @@ void files_close(struct job *job)
     journal_close(&job->journal);
     if (job->partial_fd >= 0)
         close(job->partial_fd);
+    if (job->part > 0)
+        close(job->part_fd);
     if (job->journal_fd >= 0) {
         if (job->refused) {
             unlink(p->manifest);
@@ -189,15 +204,14 @@ static enum err corrupt(const char *path, int64_t at, const char *what)
                 what);
 }
 
-/* 1: the line in OUT.partial has the checksum of its record. An unreadable line has not. */
-static int line_is_sound(const struct job *job, const struct journal_entry *e)
+/* 1: the line has the checksum of its record. An unreadable line has not. */
+int files_line_is_sound(int fd, const struct journal_entry *e)
 {
     static const int64_t chunk = 1 << 16;
     char buf[1 << 16];
     uint32_t crc = 0;
     for (int64_t done = 0; done < e->n;) {
-        ssize_t n =
-            pread(job->partial_fd, buf, (size_t)min_i64(chunk, e->n - done), e->offset + done);
+        ssize_t n = pread(fd, buf, (size_t)min_i64(chunk, e->n - done), e->offset + done);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -208,35 +222,38 @@ static int line_is_sound(const struct job *job, const struct journal_entry *e)
     return crc == e->crc;
 }
 
+void files_row(struct job *job, const struct journal_entry *e, int part)
+{
+    struct job_row *row = &job->rows[e->index];
+    if (row->state == ROW_WAITING && row->n > 0) {
+        struct resumed *t = &job->resumed[row->n - 1];
+        free(t->ids);
+        *t = (struct resumed){.row = e->index};
+    }
+    row->state = e->failed ? ROW_FAILED : ROW_OK;
+    row->place = (uint64_t)e->offset;
+    row->part = (uint64_t)part;
+    row->n = (uint32_t)e->n;
+    row->crc = e->crc;
+    row->tokens = e->tokens;
+}
+
 static enum err entry_row(struct job *job, const struct journal_entry *e)
 {
     struct job_row *row = &job->rows[e->index];
     if (e->offset != job->partial_bytes || e->n <= 0 || e->n > UINT32_MAX)
         return corrupt(job->paths.journal, job->journal.end, "a line that cannot stand there");
     job->partial_bytes = e->offset + e->n;
-    if (row->state != ROW_WAITING) {
-        job->superseded = 1;
-    } else if (row->n > 0) {
-        struct resumed *t = &job->resumed[row->n - 1];
-        free(t->ids);
-        *t = (struct resumed){.row = e->index};
-    }
-    row->state = !line_is_sound(job, e) ? ROW_LOST : e->failed ? ROW_FAILED : ROW_OK;
-    row->place = (uint64_t)e->offset;
-    row->n = (uint32_t)e->n;
-    row->crc = e->crc;
-    row->tokens = e->tokens;
+    job->superseded |= row->state != ROW_WAITING;
+    files_row(job, e, 0);
+    if (!files_line_is_sound(job->partial_fd, e))
+        row->state = ROW_LOST;
     return OK;
 }
 
-static enum err entry_tokens(struct job *job, const struct journal_entry *e)
+enum err files_tokens(struct job *job, const struct journal_entry *e)
 {
     struct job_row *row = &job->rows[e->index];
-    if (row->state != ROW_WAITING) { // the row was run again
-        row->state = ROW_WAITING;
-        row->n = 0;
-        job->superseded = 1;
-    }
     if (e->n == 0)
         return OK;
     if (row->n == 0) {
@@ -252,19 +269,34 @@ static enum err entry_tokens(struct job *job, const struct journal_entry *e)
         row->n = (uint32_t)job->n_resumed;
     }
     struct resumed *t = &job->resumed[row->n - 1];
-    if (e->offset != t->n)
+    /* Token i of a row is the same in every record that has it, so records may overlap. */
+    const int64_t n_new = e->offset + e->n - t->n;
+    if (e->offset > t->n)
         return corrupt(job->paths.journal, job->journal.end, "tokens of a row are missing");
-    if (t->n + e->n > t->cap) {
-        int64_t cap = max_i64(32, 2 * (t->n + e->n));
+    if (n_new <= 0)
+        return OK;
+    if (t->n + n_new > t->cap) {
+        int64_t cap = max_i64(32, 2 * (t->n + n_new));
         int32_t *grown = realloc(t->ids, (size_t)cap * sizeof *grown);
         if (!grown)
             return fail(ERR_FIT, "no memory for %lld tokens", (long long)cap);
         t->ids = grown;
         t->cap = cap;
     }
-    memcpy(t->ids + t->n, e->ids, (size_t)e->n * sizeof *t->ids);
-    t->n += e->n;
+    memcpy(t->ids + t->n, e->ids + (e->n - n_new), (size_t)n_new * sizeof *t->ids);
+    t->n += n_new;
     return OK;
+}
+
+static enum err entry_tokens(struct job *job, const struct journal_entry *e)
+{
+    struct job_row *row = &job->rows[e->index];
+    if (row->state != ROW_WAITING) { // the row was run again
+        row->state = ROW_WAITING;
+        row->n = 0;
+        job->superseded = 1;
+    }
+    return files_tokens(job, e);
 }
 
 static enum err load_entry(void *ctx, const struct journal_entry *e)
@@ -277,24 +309,25 @@ static enum err load_entry(void *ctx, const struct journal_entry *e)
 
 /* Counts the rows of the journal. Rows whose lines have changed, and failed rows under
  * retry_errors, become waiting rows for good, whatever flags the next run has. */
-static enum err count_rows(struct job *job)
+enum err files_count(struct job *job)
 {
     struct job_counts *c = &job->counts;
     int64_t n_lost = 0;
     uint32_t first = 0;
+    job->n_waiting = 0;
     for (int64_t k = 0; k < job->n_rows; k++) {
         struct job_row *row = &job->rows[k];
         if (row->state == ROW_LOST && n_lost++ == 0)
             first = row->line;
         if (row->state == ROW_LOST || (row->state == ROW_FAILED && job->config.retry_errors))
             TRY(job_row_again(job, k));
+        job->n_waiting += row->state == ROW_WAITING;
         c->ok += row->state == ROW_OK;
         c->failed += row->state == ROW_FAILED;
         c->resumed += row->state == ROW_OK || row->state == ROW_FAILED ||
                       (row->state == ROW_WAITING && row->n > 0);
     }
     c->done = c->ok + c->failed;
-    job->n_waiting = c->rows - c->done;
     if (n_lost > 0)
         log_line(LOG_WARN,
                  "resume: %lld lines of %s have changed on the disk; their rows are run again (the "
@@ -303,8 +336,8 @@ static enum err count_rows(struct job *job)
     TRY(journal_commit(&job->journal));
     for (int64_t k = 0; k < job->n_rows; k++)
         if (job->rows[k].state == ROW_FAILED)
-            TRY(errors_add_row(&job->errors, job->partial_fd, (int64_t)job->rows[k].place,
-                               job->rows[k].n));
+            TRY(errors_add_row(&job->errors, shared_lines(job, (int)job->rows[k].part),
+                               (int64_t)job->rows[k].place, job->rows[k].n));
     return OK;
 }
 
@@ -316,7 +349,8 @@ static enum err open_partial(struct job *job, int fresh)
     if (fresh && unlink(p->partial) != 0 && errno != ENOENT) // not truncated: it may have two names
         return fail_open(p->partial);
     job->partial_fd = open(p->partial, flags, 0666);
-    if (job->partial_fd < 0 && errno == ENOENT && rename(p->out, p->partial) == 0)
+    if (job->partial_fd < 0 && errno == ENOENT && !job->config.claims &&
+        rename(p->out, p->partial) == 0)
         job->partial_fd = open(p->partial, flags, 0666);
     if (job->partial_fd < 0 && errno == ENOENT) // nothing committed, or lost: the journal knows
         job->partial_fd = open(p->partial, flags | O_CREAT, 0666);
@@ -347,13 +381,18 @@ static enum err start_fresh(struct job *job)
     job->errors = (struct job_errors){0};
     if (ftruncate(job->journal_fd, 0) != 0)
         return fail(ERR_IO, "%.512s: %s", job->paths.journal, strerror(errno));
-    TRY(open_partial(job, 1));
     TRY(manifest_write(job, NULL));
+    return files_create(job);
+}
+
+enum err files_create(struct job *job)
+{
+    TRY(open_partial(job, 1));
     return journal_create(&job->journal, job->journal_fd, job->paths.journal, job->id);
 }
 
 /* Reads the committed state. *empty 1: there is none, not even a journal. */
-static enum err resume(struct job *job, int *empty)
+enum err files_resume(struct job *job, int *empty)
 {
     struct stat s;
     *empty = fstat(job->journal_fd, &s) == 0 && s.st_size == 0;
@@ -372,8 +411,7 @@ static enum err resume(struct job *job, int *empty)
     }
     if (ftruncate(job->partial_fd, job->partial_bytes) != 0)
         return fail(ERR_IO, "%.512s: %s", job->paths.partial, strerror(errno));
-    TRY(sync_data(job->partial_fd, job->paths.partial));
-    return count_rows(job);
+    return sync_data(job->partial_fd, job->paths.partial);
 }
 
 /* ---- OUT that was complete, with rows to retry ---- */
@@ -489,14 +527,15 @@ static enum err reopen(struct job *job)
     }
     journal_close(&job->journal);
     TRY(manifest_write(job, NULL));
-    TRY(resume(job, &empty)); // renames OUT
+    TRY(files_resume(job, &empty)); // renames OUT
     CHECK(!empty);
+    TRY(files_count(job));
     return files_sync_dir(job);
 }
 
 /* ---- what exists ---- */
 
-static enum err out_changed(const struct job *job)
+enum err files_out_changed(const struct job *job)
 {
     return fail(ERR_JOB, "%.512s: has changed since its job ended (use --overwrite or another -o)",
                 job->paths.out);
@@ -504,6 +543,8 @@ static enum err out_changed(const struct job *job)
 
 enum err files_remove(struct job *job)
 {
+    if (job->config.claims)
+        return shared_remove(job);
     if (unlink(job->paths.partial) != 0 && errno != ENOENT)
         return fail_open(job->paths.partial);
     if (ftruncate(job->journal_fd, 0) != 0)
@@ -512,7 +553,7 @@ enum err files_remove(struct job *job)
 }
 
 /* OUT is complete and of this job: nothing to do. */
-static enum err already_complete(struct job *job, const struct manifest_end *end)
+enum err files_complete(struct job *job, const struct manifest_end *end)
 {
     job->complete = 1;
     job->n_waiting = 0;
@@ -555,7 +596,7 @@ enum err files_check_out(const struct job *job, const struct manifest_end *end)
     int same = crc == end->out_crc && f.n_bytes == end->out_bytes;
     file_close(&f);
     TRY(err);
-    return same ? OK : out_changed(job);
+    return same ? OK : files_out_changed(job);
 }
 
 /* OUT is complete, of this job or of this job before rows were added. */
@@ -567,7 +608,7 @@ static enum err open_complete(struct job *job, const struct manifest_end *end)
         job->errors = end->errors;
         if (end->grown)
             TRY(manifest_write(job, end));
-        return already_complete(job, end);
+        return files_complete(job, end);
     }
     TRY(files_check_out(job, end)); // its lines are used again
     return reopen(job);
@@ -583,14 +624,16 @@ enum err files_open(struct job *job)
     if (end.found)
         job->id = end.journal_id;
     if (err == OK && !end.found && has_out)
-        err = is_foreign(job->paths.out, job->paths.out);
+        err = files_foreign(job->paths.out, job->paths.out);
     if (err == OK && end.complete && has_out) {
-        err = out.st_size == end.out_bytes ? open_complete(job, &end) : out_changed(job);
+        err = out.st_size == end.out_bytes ? open_complete(job, &end) : files_out_changed(job);
         if (err == OK || !job->config.overwrite)
             return err;
     }
     if (err == OK) {
-        err = resume(job, &empty);
+        err = files_resume(job, &empty);
+        if (err == OK && !empty)
+            err = files_count(job);
         if (err == OK && !empty) {
             keep_cap(job, &end);
             return manifest_write(job, NULL);

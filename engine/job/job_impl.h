@@ -5,6 +5,7 @@
  *     job_live.c      one live row: its text, stop rules, log-probabilities
  *     job_scan.c      the input: index, first look at every row, double custom_ids
  *     job_files.c     OUT's companions: lock, resume
+ *     job_shared.c    a job of several workers: chunks, journals and lines of the others
  *     job_commit.c    commits; the writer, a thread that makes them durable
  *     job_out.c       OUT, made of lines that were verified
  *     job_manifest.c  OUT.job.json
@@ -35,13 +36,15 @@ enum row_state {
     ROW_LIVE, // held by the engine, or about to be
     ROW_OK,
     ROW_FAILED,
-    ROW_LOST, // done, but its line has changed: waits again once the journal is read
+    ROW_LOST,      // done, but its line has changed: waits again once the journal is read
+    ROW_ELSEWHERE, // in a chunk of another worker
 };
 
 /* One row of the input, in 32 bytes. */
 struct job_row {
     int64_t offset;      // of its line in the input; -n: the line has n bytes, more than line_max
-    uint64_t place : 60; // done: offset of its line in OUT.partial
+    uint64_t place : 44; // done: offset of its line in OUT.partial, or in that of worker `part`
+    uint64_t part : 16;  // done: number of the worker (claims.h) that has its line; 0: this one
     uint64_t state : 4;  // enum row_state
     uint32_t n;          // done: bytes of that line. waiting: 1 + its index in resumed[], or 0
     uint32_t line;       // line number in the input
@@ -91,6 +94,8 @@ struct ready {
 /* Limits of rows parsed ahead of the walker; the last of them may exceed QUEUE_BYTES. */
 #define QUEUE_ROWS  1024
 #define QUEUE_BYTES ((int64_t)1 << 20)
+/* The same for a shared job: rows ahead are kept from other workers. */
+#define SHARED_QUEUE_ROWS 4
 
 struct reader {
     pthread_t thread;
@@ -168,6 +173,10 @@ struct job {
     int64_t n_rows, rows_cap;
 
     int64_t next_row, next_resumed; // cursors of the queue
+    int64_t rows_end;               // next_row stops here: the end of the input, or of a chunk
+    int64_t next_chunk;             // shared: own chunks before this one are in the queue
+    int all_claimed;                // shared: no chunk is left to claim
+    int64_t n_looks;                // shared: of claims, when rows were last taken out
     int64_t n_waiting, n_live;      // rows in the queue; rows that the engine holds
     struct live *live;              // owned list
     struct live *peeked;            // the head of the queue, parsed
@@ -187,6 +196,7 @@ struct job {
     struct old_input old;
     int64_t started_unix_s; // this run, by the wall clock
     int journal_fd, partial_fd;
+    int part, part_fd; // lines of another worker that are open; part 0: none
     struct journal journal;
     int64_t partial_bytes;        // durable and verified bytes of OUT.partial
     int64_t written_bytes;        // partial_bytes, and bytes written or handed to the writer since
@@ -274,8 +284,26 @@ void work_end(const struct job *job, struct work *work);
 enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_error *error);
 
 /* ---- job_files.c ---- */
-/* Locks OUT's companions, before the input is read. */
+/* Sets job->paths; checks OUT and the files beside it. */
+enum err files_begin(struct job *job);
+/* Locks OUT's companions, before the input is read; the files of a worker, once it has joined. */
 enum err files_lock(struct job *job);
+/* Reads this process's journal and opens its lines. *empty 1: there is no journal. */
+enum err files_resume(struct job *job, int *empty);
+/* Counts rows by state; rows whose lines have changed wait again. After files_resume(). */
+enum err files_count(struct job *job);
+/* Makes an empty journal and an empty file of lines. */
+enum err files_create(struct job *job);
+/* What a record says of a row whose line is in `part`. */
+void files_row(struct job *job, const struct journal_entry *e, int part);
+enum err files_tokens(struct job *job, const struct journal_entry *e);
+int files_line_is_sound(int fd, const struct journal_entry *e);
+/* ERR_JOB: OUT has changed since its job ended; `path` is there, and no manifest says whose it is.
+ */
+enum err files_out_changed(const struct job *job);
+enum err files_foreign(const char *path, const char *out);
+/* OUT is complete: counts as `end` says; nothing is left to do. */
+enum err files_complete(struct job *job, const struct manifest_end *end);
 /* Opens what exists: nothing, a job to resume, or a complete OUT. After scan_index(). */
 enum err files_open(struct job *job);
 /* Removes the companions of a complete OUT, the journal last: it is the lock. */
@@ -299,6 +327,24 @@ enum err files_commit_end(struct job *job, int wait);
 /* Writes `lines` without records, to free their memory. ERR_IO. */
 enum err files_spill(struct job *job);
 
+/* ---- job_shared.c ---- */
+/* Instead of files_open(): this worker's files, what the others have done, whose chunks are whose.
+ */
+enum err shared_open(struct job *job);
+/* Sets next_row and rows_end to the next chunk of this worker. *found 0: there is none. ERR_IO. */
+enum err shared_next(struct job *job, int *found);
+/* The file with the lines of a worker; -1: errno says why. */
+int shared_lines(struct job *job, int part);
+/* Stores the limit of prompts for all workers, or takes theirs. ERR_FIT: theirs is too long for
+ * this worker's memory. */
+enum err shared_cap(struct job *job);
+/* Lines of these rows (ROW_LOST) have changed: their chunks become this worker's, and the next one
+ * that takes them over reads them again. */
+enum err shared_give_up(struct job *job);
+/* OUT is complete: removes the folder, and what workers that died while they made OUT left beside
+ * it. */
+enum err shared_remove(struct job *job);
+
 /* ---- job_out.c ---- */
 /* Makes OUT. ERR_CORRUPT: lines of OUT.partial have changed; their rows wait again. */
 enum err out_complete(struct job *job);
@@ -314,5 +360,7 @@ uint64_t manifest_id(const struct job *job);
 enum err manifest_read(struct job *job, struct manifest_end *end);
 /* Atomic, durable. end NULL: not complete. ERR_IO. */
 enum err manifest_write(const struct job *job, const struct manifest_end *end);
+/* Makes job.json of a shared job, unless it is there. */
+enum err manifest_once(const struct job *job);
 
 #endif

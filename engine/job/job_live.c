@@ -154,6 +154,8 @@ struct live *live_new(const struct job *job, struct request *r, int64_t row)
     memset(r, 0, sizeof *r);
     l->row = row;
     l->n_journaled = l->n_confirmed = l->request.n_tokens;
+    if (job->config.claims) // the tokens may be in another worker's journal only
+        l->n_journaled = l->request.n_prompt;
     l->logprobs.first = l->request.echo ? 1 : l->request.n_prompt;
     l->logprobs.top_cap = l->request.top_logprobs;
     if (replay(job, l) != OK) {

@@ -237,6 +237,16 @@ enum err manifest_write(const struct job *job, const struct manifest_end *end)
     return files_sync_dir(job);
 }
 
+enum err manifest_once(const struct job *job)
+{
+    struct out o = {0};
+    manifest_text(job, NULL, &o);
+    enum err err = o.failed ? fail(ERR_FIT, "no memory for the job's identity")
+                            : claims_once(job->config.claims, "job.json", o.p, o.n);
+    out_free(&o);
+    return err;
+}
+
 /* ---- in ---- */
 
 /* The manifest as a tree, which the caller frees. *root NULL: no file, or not JSON. */

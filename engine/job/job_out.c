@@ -20,8 +20,9 @@
 struct making {
     struct job *job;
     int fd;       // of the new file; -1: lines are only checked
-    char *window; // owned: [WINDOW_BYTES] bytes of OUT.partial from `at` on
+    char *window; // owned: [WINDOW_BYTES] lines of `part` from byte `at` on
     int64_t at, n;
+    int part;
     int64_t written;    // bytes of the new file, without job->lines
     int64_t n_lost;     // rows whose lines have changed
     uint32_t lost_line; // of the first of them
@@ -45,11 +46,12 @@ static enum err flush(struct making *m)
 static int64_t run_end(const struct job *job, int64_t k)
 {
     int64_t end = (int64_t)job->rows[k].place;
+    const uint64_t part = job->rows[k].part;
     for (; k < job->n_rows; k++) {
         const struct job_row *row = &job->rows[k];
         if (row->state == ROW_SKIPPED)
             continue;
-        if ((int64_t)row->place != end)
+        if ((int64_t)row->place != end || row->part != part)
             break;
         end += row->n;
     }
@@ -58,14 +60,16 @@ static int64_t run_end(const struct job *job, int64_t k)
 
 /* Sets *p to bytes of OUT.partial at `at` and returns how many there are, up to `end`. 0: none, or
  * a read error. */
-static int64_t look(struct making *m, int64_t at, int64_t end, const char **p)
+static int64_t look(struct making *m, int part, int64_t at, int64_t end, const char **p)
 {
-    if (at < m->at || at >= m->at + m->n) {
+    if (part != m->part || at < m->at || at >= m->at + m->n) {
+        const int fd = shared_lines(m->job, part);
         ssize_t n;
         do
-            n = pread(m->job->partial_fd, m->window, (size_t)min_i64(WINDOW_BYTES, end - at), at);
+            n = pread(fd, m->window, (size_t)min_i64(WINDOW_BYTES, end - at), at);
         while (n < 0 && errno == EINTR);
         m->read_errno = n < 0 ? errno : m->read_errno;
+        m->part = part;
         m->at = at;
         m->n = n > 0 ? n : 0;
     }
@@ -79,7 +83,8 @@ static enum err make_row(struct making *m, const struct job_row *row, int64_t en
     uint32_t crc = 0;
     for (int64_t done = 0; done < row->n;) {
         const char *p;
-        int64_t n = min_i64(look(m, (int64_t)row->place + done, end, &p), row->n - done);
+        int64_t n =
+            min_i64(look(m, (int)row->part, (int64_t)row->place + done, end, &p), row->n - done);
         *sound = n > 0;
         if (!*sound)
             return OK;
@@ -105,7 +110,8 @@ static enum err make_rows(struct making *m)
         int sound;
         if (row->state == ROW_SKIPPED)
             continue;
-        if (end < 0 || (int64_t)row->place + row->n > end || (int64_t)row->place < m->at)
+        if (end < 0 || (int)row->part != m->part || (int64_t)row->place + row->n > end ||
+            (int64_t)row->place < m->at)
             end = run_end(job, k);
         TRY(make_row(m, row, end, &sound));
         if (sound)
@@ -124,8 +130,10 @@ static enum err make_rows(struct making *m)
 static enum err give_up(const struct making *m)
 {
     struct job *job = m->job;
+    if (job->config.claims)
+        TRY(shared_give_up(job));
     for (int64_t k = 0; k < job->n_rows; k++)
-        if (job->rows[k].state == ROW_LOST) {
+        if (job->rows[k].state == ROW_LOST && !job->config.claims) {
             TRY(job_row_again(job, k));
             job->n_waiting++;
         }
@@ -200,7 +208,7 @@ static enum err rename_partial(struct making *m)
     if (m->n_lost > 0)
         return OK;
     for (const char *bytes; m->written < m->job->partial_bytes;) {
-        int64_t n = look(m, m->written, m->job->partial_bytes, &bytes);
+        int64_t n = look(m, 0, m->written, m->job->partial_bytes, &bytes);
         if (n <= 0)
             return fail(ERR_IO, "%.512s: byte %lld: cannot be read", p->partial,
                         (long long)m->written);
@@ -220,6 +228,8 @@ enum err out_complete(struct job *job)
     if (!m.window)
         return fail(ERR_FIT, "no memory to copy rows");
     posix_fadvise(job->partial_fd, 0, 0, POSIX_FADV_DONTNEED); // compare the disk's bytes
+    if (job->config.claims) // a file at OUT is this job's from now on
+        TRY(manifest_write(job, NULL));
     enum err err = as_it_is ? rename_partial(&m) : new_file(&m);
     free(m.window);
     TRY(err);

@@ -25,32 +25,40 @@ int job_live(const struct job *job)
 /* ---- which row comes next ---- */
 
 /* The next waiting row that was not requeued; -1: none. */
-static int64_t next_row(struct job *job)
+static enum err next_row(struct job *job, int64_t *k)
 {
     while (job->next_resumed < job->n_resumed) {
-        int64_t row = job->resumed[job->next_resumed++].row;
-        if (job->rows[row].state == ROW_WAITING)
-            return row;
+        *k = job->resumed[job->next_resumed++].row;
+        if (job->rows[*k].state == ROW_WAITING)
+            return OK;
     }
-    while (job->next_row < job->n_rows) {
-        int64_t row = job->next_row++;
-        if (job->rows[row].state == ROW_WAITING)
-            return row;
+    for (int more = 1; more;) {
+        while (job->next_row < job->rows_end) {
+            *k = job->next_row++;
+            if (job->rows[*k].state == ROW_WAITING)
+                return OK;
+        }
+        more = job->config.claims != NULL;
+        if (more)
+            TRY(shared_next(job, &more));
     }
-    return -1;
+    *k = -1;
+    return OK;
 }
 
-/* Claims the next waiting row. 0: none waits. */
-static int ask_row(struct job *job, struct ready *q)
+/* Takes the next waiting row. *found 0: none waits. */
+static enum err ask_row(struct job *job, struct ready *q, int *found)
 {
-    int64_t k = next_row(job);
-    if (k < 0)
-        return 0;
+    int64_t k;
+    TRY(next_row(job, &k));
+    *found = k >= 0;
+    if (!*found)
+        return OK;
     struct job_row *row = &job->rows[k];
     *q = (struct ready){.row = k, .from = row->n > 0 ? &job->resumed[row->n - 1] : NULL};
     row->state = ROW_LIVE;
     row->n = 0;
-    return 1;
+    return OK;
 }
 
 /* ---- from a row's number to a request: reads only what stays constant after job_begin() ---- */
@@ -171,12 +179,17 @@ static void *reader_main(void *arg)
 }
 
 /* Asks for rows until the ring is full. The lock is held. */
-static void ask_rows(struct job *job)
+static enum err ask_rows(struct job *job)
 {
     struct reader *r = &job->reader;
-    while (r->n_asked - r->n_taken < QUEUE_ROWS && ask_row(job, slot(r, r->n_asked)))
-        r->n_asked++;
+    const int64_t most = job->config.claims ? SHARED_QUEUE_ROWS : QUEUE_ROWS;
+    int found = 1;
+    while (found && r->n_asked - r->n_taken < most) {
+        TRY(ask_row(job, slot(r, r->n_asked), &found));
+        r->n_asked += found;
+    }
     pthread_cond_signal(&r->work);
+    return OK;
 }
 
 enum err reader_start(struct job *job)
@@ -185,8 +198,9 @@ enum err reader_start(struct job *job)
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work, NULL);
     pthread_cond_init(&r->made, NULL);
-    ask_rows(job);
-    enum err err = thread_need(&r->thread, reader_main, job, "job", "reader");
+    enum err err = ask_rows(job);
+    if (err == OK)
+        err = thread_need(&r->thread, reader_main, job, "job", "reader");
     r->started = err == OK;
     if (err == OK)
         return OK;
@@ -218,10 +232,9 @@ void reader_stop(struct job *job)
 static enum err reader_take(struct job *job, struct ready *q, int *found)
 {
     struct reader *r = &job->reader;
-    enum err err = OK;
     pthread_mutex_lock(&r->lock);
-    ask_rows(job);
-    *found = r->n_asked > r->n_taken;
+    enum err err = ask_rows(job);
+    *found = err == OK && r->n_asked > r->n_taken;
     if (*found && r->n_made == r->n_taken && r->err == OK) {
         int64_t start_ns = clock_ns();
         while (r->n_made == r->n_taken && r->err == OK)
@@ -233,7 +246,6 @@ static enum err reader_take(struct job *job, struct ready *q, int *found)
     } else if (*found) {
         *q = *slot(r, r->n_taken++);
         r->n_bytes -= q->n_bytes;
-        ask_rows(job);
     }
     job->counts.ahead_rows = r->most_rows;
     job->counts.ahead_bytes = r->most_bytes;
@@ -278,7 +290,7 @@ enum err job_peek(struct job *job, const struct request **next)
         if (job->reader.started) {
             TRY(reader_take(job, &q, &found));
         } else {
-            found = ask_row(job, &q);
+            TRY(ask_row(job, &q, &found));
             if (found)
                 TRY(ready_make(job, &q));
         }

@@ -86,6 +86,7 @@ enum err scan_index(struct job *job)
         TRY(jsonl_next(&job->in, &line, &found));
         if (!found) {
             rows_trim(job);
+            job->rows_end = job->n_rows;
             return OK;
         }
         if (c->limit > 0 && job->n_rows >= c->limit)

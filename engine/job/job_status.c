@@ -4,6 +4,7 @@
  * lock would hold it for a moment, and a run that starts in that moment would give up. */
 #include "engine/job/job_status.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -16,6 +17,7 @@
 #include <unistd.h>
 
 #include "engine/data/file.h"
+#include "engine/job/claims.h"
 #include "engine/job/journal.h"
 
 #define MANIFEST_BYTES_MAX (1 << 20)
@@ -26,9 +28,11 @@ enum { ROW_NEW, ROW_BEGUN, ROW_GOOD, ROW_BAD };
 struct told {
     struct told_row {
         uint32_t state, tokens;
-        int64_t offset, n; // of its line in OUT.partial, when the row is done
+        int part;          // whose journal says so
+        int64_t offset, n; // of its line in that OUT.partial, when the row is done
     } * rows;              // owned
     int64_t cap;
+    int part; // of the journal that is read
 };
 
 const char *job_state_name(enum job_state state)
@@ -50,12 +54,15 @@ static enum err tell(void *ctx, const struct journal_entry *e)
         t->cap = cap;
     }
     struct told_row *row = &t->rows[e->index];
+    if (row->part != t->part && row->state >= ROW_GOOD)
+        return OK; // another worker has done it
     if (e->kind == JOURNAL_ROW) {
-        *row = (struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens, e->offset, e->n};
+        *row =
+            (struct told_row){e->failed ? ROW_BAD : ROW_GOOD, e->tokens, t->part, e->offset, e->n};
         return OK;
     }
-    if (row->state != ROW_BEGUN)
-        *row = (struct told_row){.state = e->n > 0 ? ROW_BEGUN : ROW_NEW};
+    if (row->state != ROW_BEGUN || row->part != t->part)
+        *row = (struct told_row){.state = e->n > 0 ? ROW_BEGUN : ROW_NEW, .part = t->part};
     row->tokens += (uint32_t)e->n;
     return OK;
 }
@@ -77,7 +84,7 @@ static enum err read_errors(struct job_status *s, const struct told *t, const ch
     int fd = open(partial, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     enum err err = OK;
     for (int64_t k = 0; fd >= 0 && err == OK && k < t->cap; k++)
-        if (t->rows[k].state == ROW_BAD)
+        if (t->rows[k].state == ROW_BAD && t->rows[k].part == t->part)
             err = errors_add_row(&s->errors, fd, t->rows[k].offset, t->rows[k].n);
     if (fd >= 0)
         close(fd);
@@ -156,7 +163,7 @@ static enum err read_journal(struct job_status *s, int fd, const char *path, con
     struct stat file;
     if (fstat(fd, &file) != 0)
         return fail(ERR_IO, "%.512s: %s", path, strerror(errno));
-    enum err err = journal_look(fd, path, &reader, &look);
+    enum err err = journal_look(fd, path, 0, &reader, &look);
     if (err == OK)
         count(s, &told);
     if (err == OK)
@@ -169,6 +176,115 @@ static enum err read_journal(struct job_status *s, int fd, const char *path, con
     return err;
 }
 
+/* ---- a shared job ---- */
+
+static int64_t number_in(const char *text, const char *key)
+{
+    const char *at = strstr(text, key);
+    return at ? strtoll(at + strlen(key), NULL, 10) : 0;
+}
+
+/* Adds the worker whose file is DIR/NAME.worker. */
+static enum err add_worker(struct job_status *s, const char *path, const char *name, int n_name)
+{
+    char text[512] = "";
+    struct stat file;
+    struct job_worker *grown = realloc(s->workers, (size_t)(s->n_workers + 1) * sizeof *s->workers);
+    if (!grown)
+        return fail(ERR_FIT, "no memory for %d workers", s->n_workers + 1);
+    s->workers = grown;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return OK; // it has just left
+    if (pread(fd, text, sizeof text - 1, 0) < 0 || fstat(fd, &file) != 0)
+        memset(&file, 0, sizeof file);
+    close(fd);
+    struct job_worker *w = &s->workers[s->n_workers++];
+    *w = (struct job_worker){.rows = number_in(text, "\"rows\":"),
+                             .beat_age_s = max_i64(time(NULL) - file.st_mtim.tv_sec, 0)};
+    snprintf(w->name, sizeof w->name, "%.*s", n_name, name);
+    enum worker_state state = worker_state_of(text);
+    const int silent = (double)w->beat_age_s > CLAIMS_BEAT_S * CLAIMS_BEATS_LOST;
+    w->state = silent && state != WORKER_LEFT ? "silent" : worker_state_name(state);
+    s->pid |= state != WORKER_LEFT && !silent; // one of them lives; reset by the caller
+    s->last_unix_s = max_i64(s->last_unix_s, file.st_mtim.tv_sec);
+    return OK;
+}
+
+static enum err read_workers(struct job_status *s, const char *dir, struct told *t)
+{
+    char path[CLAIMS_PATH_BYTES], partial[CLAIMS_PATH_BYTES];
+    struct journal_look look;
+    struct journal_reader reader = {.entry = tell, .ctx = t};
+    DIR *d = opendir(dir);
+    enum err err = d ? OK : fail(ERR_INPUT, "%.512s: %s", dir, strerror(errno));
+    for (struct dirent *e; err == OK && (e = readdir(d));) {
+        const char *end = strstr(e->d_name, ".worker");
+        if (!end || end[7])
+            continue;
+        const int n = (int)(end - e->d_name);
+        snprintf(path, sizeof path, "%.3800s/%.*s.worker", dir, n, e->d_name);
+        err = add_worker(s, path, e->d_name, n);
+        snprintf(path, sizeof path, "%.3800s/%.*s.journal", dir, n, e->d_name);
+        snprintf(partial, sizeof partial, "%.3800s/%.*s.partial", dir, n, e->d_name);
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+        if (fd < 0)
+            continue; // it has not begun
+        t->part++;
+        if (err == OK)
+            err = journal_look(fd, path, 0, &reader, &look);
+        if (err == OK)
+            err = read_errors(s, t, partial);
+        close(fd);
+    }
+    if (d)
+        closedir(d);
+    return err;
+}
+
+static int64_t count_claims(const char *dir)
+{
+    char path[CLAIMS_PATH_BYTES];
+    int64_t n = 0;
+    snprintf(path, sizeof path, "%.3800s/claims", dir);
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));)
+        n += !strchr(e->d_name, '.');
+    if (d)
+        closedir(d);
+    return n;
+}
+
+enum err job_status_shared(struct job_status *s, const char *dir)
+{
+    char path[CLAIMS_PATH_BYTES];
+    struct told told = {0};
+    int found;
+    *s = (struct job_status){.predicted_s = -1};
+    snprintf(path, sizeof path, "%.3800s/job.json", dir);
+    TRY(read_manifest(s, path, &found));
+    if (!found)
+        return fail(ERR_INPUT, "%.512s: no job found (give the -o or the --work-dir of a run)",
+                    dir);
+    enum err err = read_workers(s, dir, &told);
+    if (err == OK)
+        count(s, &told);
+    free(told.rows);
+    s->state = s->pid ? JOB_RUNNING : JOB_STOPPED;
+    s->pid = 0;
+    s->chunks = claims_cut(s->rows);
+    s->claimed = min_i64(count_claims(dir), s->chunks);
+    s->left = max_i64(s->rows - s->ok - s->failed, 0);
+    s->elapsed_s = (double)max_i64(s->last_unix_s - s->started_unix_s, 0);
+    return err;
+}
+
+void job_status_free(struct job_status *s)
+{
+    free(s->workers);
+    s->workers = NULL;
+}
+
 static enum err read_both(struct job_status *s, const char *out, const char *manifest,
                           const char *journal, const char *partial)
 {
@@ -178,7 +294,7 @@ static enum err read_both(struct job_status *s, const char *out, const char *man
     if (err == OK && !found && fd < 0)
         err = fail(ERR_INPUT,
                    "%.512s: no job found: %.512s and its journal are missing (give the -o of a "
-                   "run)",
+                   "run, or its --work-dir)",
                    out, manifest);
     if (err == OK && fd >= 0 && s->state != JOB_COMPLETE)
         err = read_journal(s, fd, journal, partial);

@@ -302,8 +302,8 @@ static enum err read_header(const struct journal *j, struct journal_header *h, i
     return OK;
 }
 
-enum err journal_look(int fd, const char *path, const struct journal_reader *reader,
-                      struct journal_look *look)
+enum err journal_look(int fd, const char *path, uint64_t job_id,
+                      const struct journal_reader *reader, struct journal_look *look)
 {
     struct journal j = {.fd = fd, .path = path, .end = RECORD_BYTES};
     struct journal_header h = {.job_id = 0};
@@ -316,6 +316,8 @@ enum err journal_look(int fd, const char *path, const struct journal_reader *rea
         return OK;
     j.job_id = look->job_id = h.job_id;
     look->pid = h.pid;
+    if (job_id && job_id != h.job_id)
+        return OK;
     enum err err = read_records(&j, n_file, reader);
     look->bytes = j.end;
     journal_close(&j);

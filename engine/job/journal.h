@@ -82,9 +82,10 @@ struct journal_look {
     int64_t bytes; // of header and whole records
 };
 /* Reads a journal that another process may be writing, up to the first incomplete record. Changes
- * nothing; fd may be read-only. ERR_IO, ERR_FIT. */
-enum err journal_look(int fd, const char *path, const struct journal_reader *reader,
-                      struct journal_look *look);
+ * nothing; fd may be read-only. job_id other than 0: only the journal of this job, else there is no
+ * record. ERR_IO, ERR_FIT. */
+enum err journal_look(int fd, const char *path, uint64_t job_id,
+                      const struct journal_reader *reader, struct journal_look *look);
 
 /* The pid in the header of another process's journal; 0: not known. */
 int64_t journal_pid(int fd);

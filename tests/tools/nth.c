@@ -38,7 +38,7 @@
 #define CALLS(X)                                                                                   \
     X(malloc) X(calloc) X(realloc) X(posix_memalign) X(aligned_alloc) X(mmap) X(pthread_create)    \
     X(open) X(create) X(fopen) X(close) X(pread) X(write) X(pwrite) X(fsync) X(fdatasync)          \
-    X(rename) X(ftruncate) X(unlink) X(mkdir) X(fallocate)
+    X(rename) X(link) X(ftruncate) X(unlink) X(mkdir) X(fallocate)
 /* clang-format on */
 enum call {
 #define X(name) CALL_##name,
@@ -579,6 +579,10 @@ int rename(const char *from, const char *to)
 int renameat2(int from_folder, const char *from, int to_folder, const char *to, unsigned flags)
 {
     ON_PATH(CALL_rename, from, SYS_renameat2, from_folder, from, to_folder, to, flags);
+}
+int link(const char *from, const char *to)
+{
+    ON_PATH(CALL_link, to, SYS_link, from, to);
 }
 int unlink(const char *path)
 {
