@@ -38,6 +38,8 @@ check)
     need binutils sh -c 'command -v addr2line'
     need python3-pip python3 -m pip --version
     need python3-venv python3 -c 'import venv, ensurepip'
+    need slurm-wlm sh -c 'command -v slurmctld && command -v slurmd && command -v sbatch'
+    need munge sh -c 'command -v munged'
     need locales test -e /usr/share/i18n/locales/de_DE
     ;;
 fuzz)

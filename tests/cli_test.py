@@ -311,7 +311,7 @@ def shapes(tally, p, a):
     """
     configs = os.path.join(os.path.dirname(HERE), "configs")
     n = 0
-    for name in sorted(os.listdir(configs))[::pick(3, 1)]:
+    for name in sorted(x for x in os.listdir(configs) if x.endswith(".cfg"))[::pick(3, 1)]:
         text = read(os.path.join(configs, name)).decode()
         layers = re.search(r"^layers = (\d+)", text, re.M)
         if not layers:
