@@ -362,7 +362,7 @@ def copy_probes(folder, to):
     name, nor what runs showed, which corrects the plans of later runs."""
     os.makedirs(to, exist_ok=True)
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if name.startswith(SHARED) and not os.path.exists(os.path.join(to, name)):
+        if name.startswith(SHARED) and not name.endswith(".tmp") and not os.path.exists(os.path.join(to, name)):
             part = os.path.join(to, f"{os.getpid()}.{name}")
             shutil.copyfile(os.path.join(folder, name), part)
             os.replace(part, os.path.join(to, name))
