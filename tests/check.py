@@ -45,7 +45,7 @@ SKIPS = (
     ("no nvcc", r"no nvcc"),
     ("no nvdisasm", r"no nvdisasm"),
     ("no unnamed files", r"no O_TMPFILE"),
-    ("no Slurm", r"Slurm does not start here"),                        # ports that are taken, a host without a name
+    ("no Slurm or Ray", r"(Slurm|Ray) does not start here"),           # ports that are taken, a host without a name
     ("no such program here", r"no (zsh|fish|man|groff|dpkg|git folder)\b"),
 )
 # And these on a machine that could not fetch what they need; where CI is set they are failures.
@@ -86,7 +86,7 @@ RELEASE = {"codec_test", "decode_test", "dtype_test", "dtype_own_test", "int8_te
 NOT_ASAN = {"attend_test", "attend_rank_test", "exact_test", "search_test", "cost_test"} | SIMT | TILES
 # ... these run from `full` on: what concerns the CUDA part, which level `check` does not build; tools that measure; references that
 # test themselves; and what another test or the same test in release holds at level `check`.
-FROM_FULL = SIMT | TILES | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref", "install_test", "oracle_test",
+FROM_FULL = SIMT | TILES | {"cuda_build", "attention_test", "bench_test", "evaluate_test", "frontier_test", "planned_test", "evict_ref", "install_test", "oracle_test", "ray_test",
                     "family_evict", "attend_rank_test", "cost_test", "search_test", "asan/bad_input_test", "asan/line_device_test",
                     "asan/probe_test", "asan/prompt_test"}
 # ... this driver runs under the sanitizers too: hostile input end to end.

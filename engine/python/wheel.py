@@ -33,7 +33,8 @@ def members(version, files):
     info = f"sluice-{version}.dist-info"
     yield f"{info}/METADATA", (f"Metadata-Version: 2.1\nName: sluice\nVersion: {version}\nRequires-Python: >=3.10\n"
                                "Summary: Throughput of large language models on small machines: weights, KV and hidden states beyond GPU memory\n"
-                               "Provides-Extra: whatif\nRequires-Dist: matplotlib; extra == 'whatif'\n").encode(), 0o644
+                               "Provides-Extra: whatif\nRequires-Dist: matplotlib; extra == 'whatif'\n"
+                               "Provides-Extra: ray\nRequires-Dist: ray[data]; extra == 'ray'\n").encode(), 0o644
     yield f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: sluice\nRoot-Is-Purelib: false\nTag: {TAG}\n".encode(), 0o644
     yield f"{info}/entry_points.txt", b"[console_scripts]\nsluice = sluice._program:main\n", 0o644
     yield f"{info}/LICENSE", (TREE / "LICENSE").read_bytes(), 0o644

@@ -16,6 +16,9 @@ class Error(Exception):
         hint = re.search(r" \(([^()]*(?:\([^()]*\)[^()]*)*)\)$", sentence)
         self.code, self.sentence, self.hint = code, sentence, hint[1] if hint else ""
 
+    def __reduce__(self) -> tuple[type, tuple[int, str]]:  # to other processes
+        return Error, (self.code, self.sentence)
+
 
 def program() -> str:
     """The program: of SLUICE_PROGRAM, of the wheel, at the root of the source tree, or of PATH."""
