@@ -143,21 +143,31 @@ enum err files_begin(struct job *job)
     return job_paths_check(job->config.out_path, job->config.in_path, job->config.overwrite);
 }
 
+/* Why flock() failed, told after the journal is closed. */
+static enum err not_locked(struct job *job, int why)
+{
+    const char *path = job->paths.journal;
+    int64_t pid = journal_pid(job->journal_fd);
+    close(job->journal_fd);
+    job->journal_fd = -1;
+    if (why != EWOULDBLOCK)
+        return fail(ERR_IO,
+                    "%.512s: cannot be locked: %s (a file system with flock, as Lustre has with "
+                    "mount -o flock, or --work-dir, which needs no lock)",
+                    path, strerror(why));
+    if (pid > 0)
+        return fail(ERR_JOB, "%.512s: locked by pid %lld", path, (long long)pid);
+    return fail(ERR_JOB, "%.512s: locked by another process", path);
+}
+
 enum err files_lock(struct job *job)
 {
     for (;;) {
         job->journal_fd = open(job->paths.journal, O_RDWR | O_CREAT | WHOLE_OPEN, 0666);
         if (job->journal_fd < 0)
             return fail_open(job->paths.journal);
-        if (flock(job->journal_fd, LOCK_EX | LOCK_NB) != 0) {
-            int64_t pid = journal_pid(job->journal_fd);
-            close(job->journal_fd);
-            job->journal_fd = -1;
-            if (pid > 0)
-                return fail(ERR_JOB, "%.512s: locked by pid %lld", job->paths.journal,
-                            (long long)pid);
-            return fail(ERR_JOB, "%.512s: locked by another process", job->paths.journal);
-        }
+        if (!job->config.claims && flock(job->journal_fd, LOCK_EX | LOCK_NB) != 0)
+            return not_locked(job, errno);
         if (still_there(job))
             break;
         close(job->journal_fd);

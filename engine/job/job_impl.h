@@ -286,7 +286,8 @@ enum err scan_parse(struct job *job, int64_t k, struct request *r, struct row_er
 /* ---- job_files.c ---- */
 /* Sets job->paths; checks OUT and the files beside it. */
 enum err files_begin(struct job *job);
-/* Locks OUT's companions, before the input is read; the files of a worker, once it has joined. */
+/* Opens and locks the journal, before the input is read; that of a worker, which no other process
+ * writes, once it has joined. ERR_JOB: another process has the lock. */
 enum err files_lock(struct job *job);
 /* Reads this process's journal and opens its lines. *empty 1: there is no journal. */
 enum err files_resume(struct job *job, int *empty);

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -38,7 +39,7 @@
 #define CALLS(X)                                                                                   \
     X(malloc) X(calloc) X(realloc) X(posix_memalign) X(aligned_alloc) X(mmap) X(pthread_create)    \
     X(open) X(create) X(fopen) X(close) X(pread) X(write) X(pwrite) X(fsync) X(fdatasync)          \
-    X(rename) X(link) X(ftruncate) X(unlink) X(mkdir) X(fallocate)
+    X(rename) X(link) X(flock) X(ftruncate) X(unlink) X(mkdir) X(fallocate)
 /* clang-format on */
 enum call {
 #define X(name) CALL_##name,
@@ -583,6 +584,10 @@ int renameat2(int from_folder, const char *from, int to_folder, const char *to, 
 int link(const char *from, const char *to)
 {
     ON_PATH(CALL_link, to, SYS_link, from, to);
+}
+int flock(int fd, int operation)
+{
+    ON_FD(CALL_flock, fd, SYS_flock, fd, operation);
 }
 int unlink(const char *path)
 {
