@@ -196,6 +196,26 @@ static void sum_errors(const struct merge *m, json_t *root)
     errors_put(&errors, root);
 }
 
+/* Shards have different limits of prompts, or none if they had no row to plan for. */
+static void merge_caps(const struct merge *m, json_t *root)
+{
+    const json_t *cap = json_object_get(root, "prompt_cap");
+    int differ = 0, unlike = 0; // unlike: two shards have limits, which differ
+    for (int64_t i = 1; i < m->n; i++) {
+        const json_t *other = json_object_get(m->parts[i].root, "prompt_cap");
+        differ |= !json_equal(cap, other);
+        unlike |= json_is_integer(cap) && json_is_integer(other) && !json_equal(cap, other);
+        cap = json_is_integer(cap) ? cap : other;
+    }
+    if (unlike)
+        log_line(LOG_WARN, "merge: the shards ran with different limits of prompts, so that a "
+                           "prompt may be an error row in one and answered in another "
+                           "(--work-dir has one limit; run --retry-errors without --shard runs the "
+                           "failed rows again)");
+    if (differ)
+        json_object_set_new(root, "prompt_cap", json_null());
+}
+
 /* Writes the manifest of the job without shards. */
 static enum err write_manifest(struct merge *m)
 {
@@ -206,10 +226,7 @@ static enum err write_manifest(struct merge *m)
     sum_errors(m, root);
     for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
         set_sum(m, root, sums[i]);
-    for (int64_t i = 1; i < m->n; i++) // shards have different prompt limits
-        if (!json_equal(json_object_get(root, "prompt_cap"),
-                        json_object_get(m->parts[i].root, "prompt_cap")))
-            json_object_set_new(root, "prompt_cap", json_null());
+    merge_caps(m, root);
     json_object_set_new(root, "predicted_elapsed_s", json_null());
     json_object_set_new(root, "out_bytes", json_integer(m->written));
     json_object_set_new(root, "out_crc32c", json_integer(m->crc));
