@@ -210,6 +210,11 @@ def faults(tally, place, a):
     job.start()
     job.end("a full disk", (0, 9))
     job.fresh()
+    job.start(**nth.env("from,flock,1,38,*"))  # ENOSYS: Lustre without -o flock
+    job.end("no locks")
+    done = place.sluice("run", "-m", place.model, "-i", job.source, "-o", place.fresh(), **nth.env("from,flock,1,38,*.journal"))
+    tally.check(done.code == 9 and "cannot be locked" in done.last(), f"no locks, alone: exit {done.code}: {done.last()}")
+    job.fresh()
     none = job.start(**nth.env("from,link,1,1,*")).end()
     tally.check(none.code == 9 and "no hard links" in none.last(), f"no hard links: exit {none.code}: {none.last()}")
     job.fresh()
@@ -351,6 +356,13 @@ def shards(tally, place, a):
     place.sluice(*base, "-o", parts[7], "--shard", "7/9", "--time-limit", "0.001s")  # begun, not complete
     done = place.sluice("merge", "--missing", *parts)
     tally.check(done.code == 0 and done.out == "5,7-8\n", f"--missing: exit {done.code}: {done.out!r} {done.last()}")
+    place.sluice(*base, "-o", parts[0], "--shard", "0/2", "--overwrite")
+    place.sluice(*base, "-o", parts[1], "--shard", "1/2", "--overwrite")
+    for cap, warns in (("0", False), ("64", True)):
+        text = read(parts[1] + ".job.json")
+        place.write(os.path.basename(parts[1]) + ".job.json", re.sub(rb'"prompt_cap": \d+', b'"prompt_cap": ' + cap.encode(), text))
+        done = place.sluice("merge", "-o", place.fresh(), *parts[:2])
+        tally.check(done.code == 0 and ("different limits" in done.err) == warns, f"limits 0 and {cap}: exit {done.code}: {done.err}")
     done = place.sluice(*base, "-o", parts[5], "--shard", "auto")
     tally.check(done.code == 2 and "SLURM_ARRAY_TASK_ID" in done.last(), f"no launcher: {done.last()}")
 

@@ -206,7 +206,8 @@ static enum err add_worker(struct job_status *s, const char *path, const char *n
     enum worker_state state = worker_state_of(text);
     const int silent = (double)w->beat_age_s > CLAIMS_BEAT_S * CLAIMS_BEATS_LOST;
     w->state = silent && state != WORKER_LEFT ? "silent" : worker_state_name(state);
-    s->pid |= state != WORKER_LEFT && !silent; // one of them lives; reset by the caller
+    if (state != WORKER_LEFT && !silent)
+        s->state = JOB_RUNNING;
     s->last_unix_s = max_i64(s->last_unix_s, file.st_mtim.tv_sec);
     return OK;
 }
@@ -270,8 +271,6 @@ enum err job_status_shared(struct job_status *s, const char *dir)
     if (err == OK)
         count(s, &told);
     free(told.rows);
-    s->state = s->pid ? JOB_RUNNING : JOB_STOPPED;
-    s->pid = 0;
     s->chunks = claims_cut(s->rows);
     s->claimed = min_i64(count_claims(dir), s->chunks);
     s->left = max_i64(s->rows - s->ok - s->failed, 0);
