@@ -210,6 +210,10 @@ def faults(tally, place, a):
     job.start()
     job.end("a full disk", (0, 9))
     job.fresh()
+    for _ in range(2):
+        job.start(**nth.env(NTH_CLOCK="1"))  # the wall clock goes back and forth by a year
+    job.end("clocks that jump")
+    job.fresh()
     job.start(**nth.env("from,flock,1,38,*"))  # ENOSYS: Lustre without -o flock
     job.end("no locks")
     done = place.sluice("run", "-m", place.model, "-i", job.source, "-o", place.fresh(), **nth.env("from,flock,1,38,*.journal"))
