@@ -305,7 +305,7 @@ enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary
     enum err err = run_chunks(r, kind, summary);
     snprintf(text, sizeof text, "%s", err_text());
     enum err closed = run_again(r); // the job uses the folder
-    log_line(LOG_INFO, "work-dir: this worker, %s, has done %lld rows", claims_name(r->claims),
+    log_line(LOG_INFO, "work-dir: this worker has done %lld rows",
              (long long)claims_counted(r->claims));
     claims_close(r->claims);
     r->claims = NULL;
