@@ -71,7 +71,7 @@ def main():
     a = p.parse_args()
     r = random.Random(1)
     lengths = [min(512, max(1, round(math.exp(r.gauss(math.log(128), 0.6))))) for _ in range(a.rows)]
-    results = conditions.Results(a.output, {"table": "share-play", "command": conditions.command_line(), "commit": conditions.commit(),
+    results = conditions.Results(a.output, {"table": "share-play", "command": conditions.command_line(), "commit": conditions.commit(), **({"dirty": "yes"} if conditions.changes() else {}),
                                             "date": conditions.now(), "machine": "played; no machine"}, COLUMNS)
     for kind in ("stream", "compute"):
         one = play(lengths, [Worker(1)], a.slots, kind)
