@@ -29,6 +29,21 @@ def wait_for(ready, limit_s=60):
     return False
 
 
+def pids(name):
+    return [int(p) for p in subprocess.run(["pgrep", name], capture_output=True, text=True).stdout.split()]
+
+
+def environ(pid):
+    try:
+        return read(f"/proc/{pid}/environ")
+    except (ProcessLookupError, PermissionError):  # it has just ended, or is not ours
+        return b""
+
+
+def parent(pid):
+    return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+
+
 CONF = """ClusterName=here
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort=16817
@@ -90,16 +105,17 @@ class Slurm(Place):
                     "--log-file=" + names["munged.log"], "--seed-file=" + names["munge.seed"])
         wait_for(lambda: os.path.exists(names["munge.sock"]), 10)
         self.daemon("slurmctld", "-D")
-        for i in nodes:
-            self.daemon("slurmd", "-D", "-N", f"n{i}")
+        self.slurmd = {f"n{i}": self.daemon("slurmd", "-D", "-N", f"n{i}") for i in nodes}
         if not wait_for(lambda: self.command("sinfo", "-h", "-N", "-o", "%T").count("idle") == NODES, 30):
             self.why = "Slurm does not start here"
             print(read(os.path.join(self.slurm, "slurmctld.log")).decode()[-1500:])
 
     def daemon(self, *command):
         self.daemons.append(subprocess.Popen(command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        return self.daemons[-1]
 
     def stop(self):
+        """Ends the daemons, and what is left of jobs, which would wait for them for ever."""
         for p in reversed(self.daemons):
             p.terminate()
         for p in self.daemons:
@@ -107,6 +123,10 @@ class Slurm(Place):
                 p.wait(10)
             except subprocess.TimeoutExpired:
                 p.kill()
+        mine = b"SLURM_CONF=" + self.env["SLURM_CONF"].encode()
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+            if mine in environ(pid):
+                os.kill(pid, signal.SIGKILL)
 
     def command(self, *args):
         return subprocess.run(args, env=self.env, capture_output=True, text=True, cwd=self.folder, timeout=60).stdout.strip()
@@ -133,6 +153,15 @@ class Slurm(Place):
         out = self.fresh("alone")
         tally.check(self.sluice("run", "-m", self.model, "-i", source, "-o", out, "--progress", "none").code == 0, "alone")
         return source, read(out)
+
+
+    def begin(self, tally):
+        """A job of three nodes, of which some rows are claimed: (job, OUT, the bytes that OUT will have, 1 if it got that far)."""
+        source, want = self.alone(tally, 24, (100, 200))
+        out = self.fresh()
+        claims = out + ".work/claims"
+        job = self.submit("slurm-work-dir.sbatch", f"--nodes={NODES}", self.model, source, out, out + ".work", *SMALL)
+        return job, out, want, wait_for(lambda: os.path.isdir(claims) and len(os.listdir(claims)) > 8)
 
 
 SMALL = ["--mem-ram", "96M", "-t", "1", "--batch", "2", "--batches", "1"]
@@ -173,10 +202,7 @@ def requeued(tally, place, a):
     Slurm starts it again 2 minutes later."""
     if place.why:
         return tally.skip(place.why)
-    source, want = place.alone(tally, 24, (100, 200))
-    out = place.fresh()
-    job = place.submit("slurm-work-dir.sbatch", f"--nodes={NODES}", place.model, source, out, out + ".work", *SMALL)
-    begun = wait_for(lambda: len(os.listdir(out + ".work/claims")) > 8 if os.path.isdir(out + ".work/claims") else False)
+    job, out, want, begun = place.begin(tally)
     place.command("scancel", "--signal=USR1", job)
     tally.check(begun and place.ended(job), f"requeued: {place.command('squeue')}")
     tally.check(read(out) == want, f"requeued: {difference(want, read(out))}: {place.said()[-900:]}")
@@ -188,16 +214,12 @@ def node_lost(tally, place, a):
     """slurmd, step and task of a node are killed in the middle: the other nodes do its rows at once."""
     if place.why:
         return tally.skip(place.why)
-    source, want = place.alone(tally, 24, (100, 200))
-    out = place.fresh()
-    job = place.submit("slurm-work-dir.sbatch", f"--nodes={NODES}", place.model, source, out, out + ".work", *SMALL)
-    begun = wait_for(lambda: len(os.listdir(out + ".work/claims")) > 8 if os.path.isdir(out + ".work/claims") else False)
-    victims = subprocess.run(["pgrep", "-f", "slurmd -N n2|slurmstepd.*" + job], capture_output=True, text=True).stdout.split()
-    tasks = [p for p in subprocess.run(["pgrep", "-x", "sluice"], capture_output=True, text=True).stdout.split()
-             if b"SLURMD_NODENAME=n2" in read(f"/proc/{p}/environ")]
-    tally.check(begun and tasks, f"node n2 has no task: {place.said()[-900:]}")
-    for pid in [*tasks, *(p for p in victims if b"n2" in read(f"/proc/{p}/cmdline") or b"SLURMD_NODENAME=n2" in read(f"/proc/{p}/environ"))]:
-        os.kill(int(pid), signal.SIGKILL)
+    job, out, want, begun = place.begin(tally)
+    tasks = [p for p in pids("sluice") if b"SLURMD_NODENAME=n2" in environ(p)]
+    steps = [parent(p) for p in tasks]
+    tally.check(begun and tasks and set(steps) <= set(pids("slurmstepd")), f"node n2: tasks {tasks}, steps {steps}: {place.said()[-900:]}")
+    for pid in (place.slurmd["n2"].pid, *steps, *tasks):
+        os.kill(pid, signal.SIGKILL)
     start = time.monotonic()
     made = wait_for(lambda: read(out) == want, 120)
     tally.check(made, f"node lost: {difference(want, read(out))}: {place.said()[-900:]}")
