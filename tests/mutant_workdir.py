@@ -4,7 +4,7 @@ from mutant_fault import fault
 CLAIMS, PARTS, TEST = "engine/job/claims.c", "engine/job/job_shared.c", "workdir_test.py --only "
 fault("--work-dir: a chunk is claimed twice", CLAIMS, "*made = link(from, to) == 0;", "*made = link(from, to) == 0 || errno == EEXIST;", TEST + "shares")
 fault("--work-dir: a handle that went stale ends the job", CLAIMS, "if (errno != ESTALE)", "if (1)", TEST + "faults")
-fault("--work-dir: nobody is dead", CLAIMS, "(double)(now - p->seen_ns) * 1e-9 > c->beat_s * CLAIMS_BEATS_LOST;", "0;", TEST + "stopped")
+fault("--work-dir: a worker that stands still is waited for", CLAIMS, "(double)(now - p->seen_ns) * 1e-9 > c->beat_s * CLAIMS_BEATS_LOST;", "0;", TEST + "stopped")
 fault("--work-dir: who left is waited for", CLAIMS, "p->gone = p->state == WORKER_LEFT ||", "p->gone =", TEST + "late")
 fault("--work-dir: a worker does not say that it leaves", CLAIMS, "            c->state = WORKER_LEFT;\n", "            ;\n", TEST + "late")
 fault("--work-dir: the folder is left", CLAIMS, "    TRY(list_dir(c, CLAIMS_DIR, remove_claim));\n", "", TEST + "shares")

@@ -17,7 +17,8 @@
 #define STOPS_SHOWN_BYTES 1500 // stop strings in OUT.job.json
 
 /* Variables in which launchers say which of how many processes this one is; a first number other
- * than 0, if they have one. Kubernetes sets only the index; the recipe sets JOB_COMPLETIONS. */
+ * than 0, if they have one. Kubernetes sets only the index: the user sets JOB_COMPLETIONS, or gives
+ * auto/N. */
 static const struct {
     const char *index, *count, *first;
 } launchers[] = {{"SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"},
@@ -254,11 +255,11 @@ static enum err run_once(struct run *r, enum request_kind kind, struct json_t **
         TRY(job_set_plan(r->job, r->decision.time.job_s, flags));
         return walk_and_report(r, summary);
     }
+    if (!c->quiet && (c->dry_run || counts.done == counts.rows))
+        report_errors(job_errors(r->job), job_ignore(r->job), c->dry_run, stderr);
     if (!c->dry_run)
         TRY(job_complete(r->job));
     job_counts(r->job, &counts);
-    if (!c->quiet && counts.done + c->dry_run * counts.rows >= counts.rows)
-        report_errors(job_errors(r->job), job_ignore(r->job), c->dry_run, stderr);
     const enum err err = counts.failed + r->n_left_out > 0 ? ERR_ROWS : OK;
     if (summary)
         *summary = report_summary_done(&counts, err, r);
@@ -275,7 +276,7 @@ static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t 
         enum err err = run_once(r, kind, summary);
         const int failed = err != OK && err != ERR_ROWS;
         /* Another worker may have made OUT, and removed the folder, under our hands: look again. */
-        ended = failed && !ended && !claims_has(r->claims, "job.json");
+        ended = failed && !ended && !claims_has_job(r->claims);
         if ((failed && !ended) || (!failed && job_is_complete(r->job)))
             return err;
         TRY(run_again(r));

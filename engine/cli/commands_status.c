@@ -9,6 +9,7 @@
 
 #include "engine/api/outputs.h"
 #include "engine/api/report.h"
+#include "engine/job/claims.h"
 #include "engine/job/job_status.h"
 #include "engine/job/result.h"
 
@@ -142,7 +143,7 @@ enum err command_status(const struct config *c)
     char path[4200];
     const char *out = c->args[0];
     const int in_folder = stat(out, &file) == 0 && S_ISDIR(file.st_mode); // of --work-dir
-    snprintf(path, sizeof path, "%.4096s/job.json", out);
+    snprintf(path, sizeof path, "%.4096s/" CLAIMS_JOB, out);
     if (in_folder && stat(path, &file) == 0) {
         TRY(job_status_shared(&s, out));
     } else {

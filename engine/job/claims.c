@@ -17,7 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "engine/data/out.h"
 #include "engine/job/journal.h"
 #include "kernels/base/thread.h"
 #include "kernels/base/whole.h"
@@ -25,8 +24,7 @@
 #define BEAT_BYTES   512 // of NAME.worker: one line of JSON, padded
 #define STALE_TRIES  4   // of a call that a network file system may answer with ESTALE
 #define WATCH_SHARE  4   // looks at other workers per beat
-#define CLAIMS_DIR   "claims"
-#define WORKER_ENDS  ".worker"
+#define CLAIM_TRIES  1000
 #define CHUNK_DIGITS 6
 
 /* A worker as this process sees it. */
@@ -40,7 +38,7 @@ struct peer {
 };
 
 struct chunk {
-    int32_t owner; // number of a peer; -1: nobody's
+    int32_t owner; // number of a peer; -1: the chunk is free
     int32_t turn;  // times it was taken over
 };
 
@@ -229,7 +227,7 @@ static enum err open_steps(struct claims *c, const char *dir, double beat_s)
     TRY(make_dir(path));
     own_name(name, sizeof name);
     TRY(peer_add(c, name, 0));
-    claims_path(c, 0, WORKER_ENDS, path);
+    claims_path(c, 0, CLAIMS_WORKER, path);
     c->fd = open(path, O_RDWR | WHOLE_NEW, 0666);
     if (c->fd < 0 || fstat(c->fd, &s) != 0)
         return io_error(path, "open");
@@ -261,9 +259,19 @@ enum err claims_open(struct claims **out, const char *dir, double beat_s)
     return err;
 }
 
+/* Removes the files of worker w. */
+static void remove_worker(const struct claims *c, int w)
+{
+    static const char *const ends[] = {".partial", ".journal", ".tmp", CLAIMS_WORKER};
+    char path[CLAIMS_PATH_BYTES];
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        claims_path(c, w, ends[i], path);
+        unlink(path);
+    }
+}
+
 void claims_close(struct claims *c)
 {
-    static const char *const ends[] = {".partial", ".journal", WORKER_ENDS};
     char path[CLAIMS_PATH_BYTES];
     if (!c)
         return;
@@ -278,14 +286,11 @@ void claims_close(struct claims *c)
         beat_write(c);
     }
     if (c->fd >= 0 && !c->owns)
-        for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-            claims_path(c, 0, ends[i], path);
-            unlink(path);
-        }
+        remove_worker(c, 0);
     if (c->fd >= 0)
         close(c->fd);
     claims_path(c, -1, CLAIMS_DIR, path);
-    if (!claims_has(c, "job.json") && rmdir(path) == 0)
+    if (!claims_has_job(c) && rmdir(path) == 0)
         rmdir(c->dir);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
@@ -297,10 +302,10 @@ void claims_close(struct claims *c)
 
 /* ---- files that are made once ---- */
 
-int claims_has(const struct claims *c, const char *file)
+int claims_has_job(const struct claims *c)
 {
     char path[CLAIMS_PATH_BYTES];
-    claims_path(c, -1, file, path);
+    claims_path(c, -1, CLAIMS_JOB, path);
     return access(path, F_OK) == 0;
 }
 
@@ -420,9 +425,9 @@ static enum err list_dir(struct claims *c, const char *sub,
 
 static enum err see_worker(struct claims *c, const char *name, ino_t ino)
 {
-    size_t n = strlen(name), n_end = strlen(WORKER_ENDS);
+    size_t n = strlen(name), n_end = strlen(CLAIMS_WORKER);
     char own[CLAIMS_NAME_BYTES];
-    if (n <= n_end || n - n_end >= sizeof own || strcmp(name + n - n_end, WORKER_ENDS) != 0)
+    if (n <= n_end || n - n_end >= sizeof own || strcmp(name + n - n_end, CLAIMS_WORKER) != 0)
         return OK;
     snprintf(own, sizeof own, "%.*s", (int)(n - n_end), name);
     for (int w = 0; w < c->n_peers; w++)
@@ -473,6 +478,12 @@ enum worker_state worker_state_of(const char *beat)
     return WORKER_JOINED;
 }
 
+int64_t worker_rows_of(const char *beat)
+{
+    const char *at = strstr(beat, "\"rows\":");
+    return at ? strtoll(at + strlen("\"rows\":"), NULL, 10) : 0;
+}
+
 /* Reads the beats of all other workers. */
 static void watch(struct claims *c)
 {
@@ -481,7 +492,7 @@ static void watch(struct claims *c)
     for (int w = 1; w < c->n_peers; w++) {
         struct peer *p = &c->peers[w];
         memset(beat, 0, sizeof beat);
-        claims_path(c, w, WORKER_ENDS, path);
+        claims_path(c, w, CLAIMS_WORKER, path);
         int fd = open(path, O_RDONLY | WHOLE_OPEN);
         ssize_t n = fd >= 0 ? pread(fd, beat, sizeof beat - 1, 0) : -1;
         if (fd >= 0)
@@ -514,8 +525,8 @@ int claims_gone(const struct claims *c, int w)
 
 /* ---- claiming ---- */
 
-/* The middle of the longest run of chunks of nobody (its start, if it is the first of all chunks
- * that are left); -1: there is none. */
+/* The middle of the longest run of free chunks, or chunk 0 if that run begins there; -1: no chunk
+ * is free. */
 static int64_t free_chunk(const struct claims *c)
 {
     int64_t best = -1, best_n = 0, start = 0;
@@ -534,8 +545,8 @@ static int64_t free_chunk(const struct claims *c)
 enum err claims_next(struct claims *c, int64_t *chunk)
 {
     char own[CLAIMS_PATH_BYTES], path[CLAIMS_PATH_BYTES];
-    claims_path(c, 0, WORKER_ENDS, own);
-    for (;;) {
+    claims_path(c, 0, CLAIMS_WORKER, own);
+    for (int i = 0; i < CLAIM_TRIES; i++) {
         int64_t k = c->next;
         int made;
         if (k < 0 || k >= c->n_chunks || c->chunks[k].owner >= 0) {
@@ -555,6 +566,7 @@ enum err claims_next(struct claims *c, int64_t *chunk)
         }
         c->next = -1;
     }
+    return fail(ERR_IO, "%.512s: is taken, and the folder lists no worker that took it", path);
 }
 
 enum err claims_take_over(struct claims *c, int64_t chunk, int *mine)
@@ -562,7 +574,7 @@ enum err claims_take_over(struct claims *c, int64_t chunk, int *mine)
     char own[CLAIMS_PATH_BYTES], path[CLAIMS_PATH_BYTES];
     struct chunk *k = &c->chunks[chunk];
     int turn = k->owner < 0 ? 0 : k->turn + 1;
-    claims_path(c, 0, WORKER_ENDS, own);
+    claims_path(c, 0, CLAIMS_WORKER, own);
     chunk_path(c, chunk, turn, path);
     TRY(link_once(own, path, mine));
     if (!*mine)
@@ -584,7 +596,7 @@ void claims_settled(struct claims *c)
 static enum err look_for_work(struct claims *c, int *found, int *make_out)
 {
     TRY(claims_look(c));
-    *found = !claims_has(c, "job.json") || free_chunk(c) >= 0;
+    *found = !claims_has_job(c) || free_chunk(c) >= 0;
     int working = 0;
     for (int w = 1; w < c->n_peers && !*found; w++) {
         const struct peer *p = &c->peers[w];
@@ -638,16 +650,12 @@ static enum err remove_claim(struct claims *c, const char *name, ino_t ino)
 
 enum err claims_remove(struct claims *c)
 {
-    static const char *const ends[] = {".partial", ".journal", ".tmp", WORKER_ENDS};
-    static const char *const files[] = {"prompt_cap", "out", "job.json"};
+    static const char *const files[] = {CLAIMS_CAP, CLAIMS_OUT, CLAIMS_JOB}; // the job last
     char path[CLAIMS_PATH_BYTES];
     TRY(claims_look(c));
     TRY(list_dir(c, CLAIMS_DIR, remove_claim));
     for (int w = 0; w < c->n_peers; w++)
-        for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-            claims_path(c, w, ends[i], path);
-            unlink(path);
-        }
+        remove_worker(c, w);
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         claims_path(c, -1, files[i], path);
         unlink(path);

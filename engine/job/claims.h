@@ -36,6 +36,13 @@
 #define CLAIMS_NAME_BYTES 128
 #define CLAIMS_PATH_BYTES 4400
 
+/* Names in the folder; CLAIMS_WORKER is an ending. */
+#define CLAIMS_JOB    "job.json"
+#define CLAIMS_CAP    "prompt_cap"
+#define CLAIMS_OUT    "out"
+#define CLAIMS_DIR    "claims"
+#define CLAIMS_WORKER ".worker"
+
 enum worker_state {
     WORKER_JOINED,  // owns no unfinished chunk
     WORKER_WORKING, // may own unfinished chunks
@@ -45,6 +52,7 @@ enum worker_state {
 const char *worker_state_name(enum worker_state state);
 /* Of the text of a NAME.worker. */
 enum worker_state worker_state_of(const char *beat);
+int64_t worker_rows_of(const char *beat);
 
 struct claims; // opaque
 
@@ -61,8 +69,8 @@ void claims_path(const struct claims *c, int w, const char *suffix, char path[CL
 
 /* Makes DIR/FILE with these bytes, unless it is there. Appears complete. ERR_IO. */
 enum err claims_once(const struct claims *c, const char *file, const char *bytes, int64_t n);
-/* 1: DIR/FILE is there. */
-int claims_has(const struct claims *c, const char *file);
+/* 1: the folder has a job; 0: none has begun, or OUT is complete. */
+int claims_has_job(const struct claims *c);
 
 /* Number of chunks of a job. */
 int64_t claims_cut(int64_t n_rows);
@@ -76,16 +84,16 @@ void claims_range(const struct claims *c, int64_t chunk, int64_t *from, int64_t 
 /* Reads which workers exist, their beats, and who owns which chunk. ERR_IO, ERR_FIT. */
 enum err claims_look(struct claims *c);
 int claims_workers(const struct claims *c); // as of the last look; number 0 is this process
-/* Number of the chunk's worker as of the last look; -1: nobody's. Chunk claims_chunks() stands for
- * OUT: its owner makes OUT from all parts. */
+/* Number of the chunk's worker as of the last look; -1: the chunk is free. Chunk claims_chunks()
+ * stands for OUT: its owner makes OUT from all parts. */
 int claims_owner(const struct claims *c, int64_t chunk);
 /* How often the chunk was taken over, as of the last look. */
 int claims_turn(const struct claims *c, int64_t chunk);
 /* 1: the worker has left, or its beat has not changed for so long that it is dead. */
 int claims_gone(const struct claims *c, int w);
 
-/* A chunk of nobody, claimed for this worker: the one behind its last, or the middle of the longest
- * run of chunks of nobody. *chunk -1: there is none. ERR_IO. */
+/* Claims a free chunk: the one behind this worker's last, or the middle of the longest run of free
+ * chunks. *chunk -1: no chunk is free. ERR_IO. */
 enum err claims_next(struct claims *c, int64_t *chunk);
 /* Takes over a chunk from its owner. *mine 0: another worker was faster. ERR_IO. */
 enum err claims_take_over(struct claims *c, int64_t chunk, int *mine);
@@ -100,7 +108,7 @@ int64_t claims_looks(const struct claims *c);
 /* The chunks of workers that are gone have been looked at: claims_wait() does not return for them
  * again. */
 void claims_settled(struct claims *c);
-/* Waits until this worker has something to do: the folder has a chunk of nobody, a worker is gone
+/* Waits until this worker has something to do: the folder has a free chunk, a worker is gone
  * that may have left chunks, OUT is to be made (*make_out 1: by this worker), or the job has ended
  * and its folder is gone. ERR_STOPPED: *interrupted, or the time limit (0: none). */
 enum err claims_wait(struct claims *c, const atomic_int *interrupted, double limit_s,

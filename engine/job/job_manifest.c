@@ -242,7 +242,7 @@ enum err manifest_once(const struct job *job)
     struct out o = {0};
     manifest_text(job, NULL, &o);
     enum err err = o.failed ? fail(ERR_FIT, "no memory for the job's identity")
-                            : claims_once(job->config.claims, "job.json", o.p, o.n);
+                            : claims_once(job->config.claims, CLAIMS_JOB, o.p, o.n);
     out_free(&o);
     return err;
 }

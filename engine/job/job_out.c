@@ -132,8 +132,8 @@ static enum err give_up(const struct making *m)
     struct job *job = m->job;
     if (job->config.claims)
         TRY(shared_give_up(job));
-    for (int64_t k = 0; k < job->n_rows; k++)
-        if (job->rows[k].state == ROW_LOST && !job->config.claims) {
+    for (int64_t k = 0; k < job->n_rows && !job->config.claims; k++)
+        if (job->rows[k].state == ROW_LOST) {
             TRY(job_row_again(job, k));
             job->n_waiting++;
         }

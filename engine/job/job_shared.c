@@ -13,10 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CAP_FILE   "prompt_cap"
-#define JOB_FILE   "job.json"
-#define OUT_FILE   "out"
-#define FILE_BYTES 64
+#define CAP_BYTES 64 // of the file with the limit of prompts
 
 /* ---- the lines of a worker ---- */
 
@@ -128,14 +125,15 @@ static enum err take_chunks(struct job *job)
             leave_chunk(job, i);
             continue;
         }
-        const int64_t left = rows_left(job, i, claims_turn(c, i) > 0);
-        if (left > 0)
-            claims_state(c, WORKER_WORKING);
-        if (left > 0 && !mine) {
+        const int check = claims_turn(c, i) > 0; // the owner before may have given it up
+        if (rows_left(job, i, check) == 0)
+            continue;
+        claims_state(c, WORKER_WORKING);
+        if (!mine && !check)
             (void)rows_left(job, i, 1);
+        if (!mine)
             TRY(claims_take_over(c, i, &mine));
-        }
-        if (left > 0 && !mine)
+        if (!mine)
             leave_chunk(job, i);
     }
     claims_settled(c);
@@ -192,8 +190,8 @@ static enum err cap_read(const struct job *job, int64_t *cap)
     int64_t n;
     int found;
     *cap = -1;
-    claims_path(job->config.claims, -1, CAP_FILE, path);
-    TRY(file_load(path, FILE_BYTES, &text, &n, &found));
+    claims_path(job->config.claims, -1, CLAIMS_CAP, path);
+    TRY(file_load(path, CAP_BYTES, &text, &n, &found));
     if (!found)
         return OK;
     *cap = strtoll(text, &end, 10);
@@ -204,11 +202,11 @@ static enum err cap_read(const struct job *job, int64_t *cap)
 
 enum err shared_cap(struct job *job)
 {
-    char text[FILE_BYTES];
+    char text[CAP_BYTES];
     int64_t cap;
     int64_t mine = job->config.prompt_cap;
     int n = snprintf(text, sizeof text, "%lld\n", (long long)mine);
-    TRY(claims_once(job->config.claims, CAP_FILE, text, n));
+    TRY(claims_once(job->config.claims, CLAIMS_CAP, text, n));
     TRY(cap_read(job, &cap));
     if (mine > 0 && (cap == 0 || cap > mine))
         return fail(ERR_FIT,
@@ -239,7 +237,7 @@ enum err shared_remove(struct job *job)
     struct claims *c = job->config.claims;
     char name[CLAIMS_PATH_BYTES], path[2 * CLAIMS_PATH_BYTES];
     struct manifest_end end;
-    claims_path(c, -1, JOB_FILE, name);
+    claims_path(c, -1, CLAIMS_JOB, name);
     if (manifest_at(job, name, &end) != OK || !end.found)
         return OK; // not this job's folder
     TRY(claims_look(c));
@@ -260,8 +258,8 @@ static enum err check_out_name(const struct job *job)
     char path[CLAIMS_PATH_BYTES], *text;
     int64_t n;
     int found;
-    TRY(claims_once(job->config.claims, OUT_FILE, mine, (int64_t)strlen(mine)));
-    claims_path(job->config.claims, -1, OUT_FILE, path);
+    TRY(claims_once(job->config.claims, CLAIMS_OUT, mine, (int64_t)strlen(mine)));
+    claims_path(job->config.claims, -1, CLAIMS_OUT, path);
     TRY(file_load(path, CLAIMS_PATH_BYTES, &text, &n, &found));
     enum err err = OK;
     if (found && (n != (int64_t)strlen(mine) || memcmp(text, mine, (size_t)n) != 0))
@@ -278,7 +276,7 @@ static enum err join(struct job *job)
 {
     char path[CLAIMS_PATH_BYTES];
     struct manifest_end end;
-    claims_path(job->config.claims, -1, JOB_FILE, path);
+    claims_path(job->config.claims, -1, CLAIMS_JOB, path);
     TRY(manifest_once(job));
     TRY(manifest_at(job, path, &end));
     if (end.found && end.grown)

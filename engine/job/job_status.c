@@ -178,12 +178,6 @@ static enum err read_journal(struct job_status *s, int fd, const char *path, con
 
 /* ---- a shared job ---- */
 
-static int64_t number_in(const char *text, const char *key)
-{
-    const char *at = strstr(text, key);
-    return at ? strtoll(at + strlen(key), NULL, 10) : 0;
-}
-
 /* Adds the worker whose file is DIR/NAME.worker. */
 static enum err add_worker(struct job_status *s, const char *path, const char *name, int n_name)
 {
@@ -200,7 +194,7 @@ static enum err add_worker(struct job_status *s, const char *path, const char *n
         memset(&file, 0, sizeof file);
     close(fd);
     struct job_worker *w = &s->workers[s->n_workers++];
-    *w = (struct job_worker){.rows = number_in(text, "\"rows\":"),
+    *w = (struct job_worker){.rows = worker_rows_of(text),
                              .beat_age_s = max_i64(time(NULL) - file.st_mtim.tv_sec, 0)};
     snprintf(w->name, sizeof w->name, "%.*s", n_name, name);
     enum worker_state state = worker_state_of(text);
@@ -220,11 +214,11 @@ static enum err read_workers(struct job_status *s, const char *dir, struct told 
     DIR *d = opendir(dir);
     enum err err = d ? OK : fail(ERR_INPUT, "%.512s: %s", dir, strerror(errno));
     for (struct dirent *e; err == OK && (e = readdir(d));) {
-        const char *end = strstr(e->d_name, ".worker");
-        if (!end || end[7])
+        const char *end = strstr(e->d_name, CLAIMS_WORKER);
+        if (!end || end[strlen(CLAIMS_WORKER)])
             continue;
         const int n = (int)(end - e->d_name);
-        snprintf(path, sizeof path, "%.3800s/%.*s.worker", dir, n, e->d_name);
+        snprintf(path, sizeof path, "%.3800s/%.*s" CLAIMS_WORKER, dir, n, e->d_name);
         err = add_worker(s, path, e->d_name, n);
         snprintf(path, sizeof path, "%.3800s/%.*s.journal", dir, n, e->d_name);
         snprintf(partial, sizeof partial, "%.3800s/%.*s.partial", dir, n, e->d_name);
@@ -247,7 +241,7 @@ static int64_t count_claims(const char *dir)
 {
     char path[CLAIMS_PATH_BYTES];
     int64_t n = 0;
-    snprintf(path, sizeof path, "%.3800s/claims", dir);
+    snprintf(path, sizeof path, "%.3800s/" CLAIMS_DIR, dir);
     DIR *d = opendir(path);
     for (struct dirent *e; d && (e = readdir(d));)
         n += !strchr(e->d_name, '.');
@@ -262,7 +256,7 @@ enum err job_status_shared(struct job_status *s, const char *dir)
     struct told told = {0};
     int found;
     *s = (struct job_status){.predicted_s = -1};
-    snprintf(path, sizeof path, "%.3800s/job.json", dir);
+    snprintf(path, sizeof path, "%.3800s/" CLAIMS_JOB, dir);
     TRY(read_manifest(s, path, &found));
     if (!found)
         return fail(ERR_INPUT, "%.512s: no job found (give the -o or the --work-dir of a run)",
