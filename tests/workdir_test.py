@@ -172,7 +172,8 @@ def stopped(tally, place, a):
         sleeper.signal(signal.SIGSTOP)
         other = job.start()
         if n % 2:
-            other.wait_for(lambda: os.path.exists(job.out))
+            other.wait_for(lambda: os.path.exists(job.out), 20)
+            tally.check(os.path.exists(job.out), f"stopped, {n}: the rows of a worker that stands still are not done")
         else:
             other.wait_for(lambda: other.said("has done") or job.claims() > job.n_rows, 3)
         sleeper.signal(signal.SIGCONT)
