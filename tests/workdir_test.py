@@ -180,6 +180,20 @@ def stopped(tally, place, a):
         job.end(f"stopped, {n}")
 
 
+def ended(tally, place, a):
+    """A worker has looked for OUT, and plans while another one ends the job and removes the folder."""
+    job = Shared(tally, place, job_rows(12, 19, tokens=(10, 20)))
+    slow = job.start(**nth.env("stop-after,create,1,0,*.work/*.partial"))
+    slow.wait_for(slow.stopped, 30)
+    maker = job.start(**nth.env("stop-after,unlink,1,0,*/job.json"))
+    maker.wait_for(maker.stopped, 30)
+    tally.check(slow.stopped() and maker.stopped(), "the moment was not met")
+    slow.signal(signal.SIGCONT)
+    slow.end(60)
+    maker.signal(signal.SIGCONT)
+    job.end("ended")
+
+
 def late(tally, place, a):
     """One joins when every row is claimed; one leaves on a signal, and what it had is done without waiting."""
     job = Shared(tally, place, job_rows(16, 10, tokens=(40, 80)))
@@ -372,4 +386,4 @@ def shards(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, [shares, kills, points, stopped, late, faults, refusals, caps, hardware, kinds, status, shards]))
+    sys.exit(run_parts(__doc__, [shares, kills, points, stopped, ended, late, faults, refusals, caps, hardware, kinds, status, shards]))

@@ -290,8 +290,10 @@ void claims_close(struct claims *c)
     if (c->fd >= 0)
         close(c->fd);
     claims_path(c, -1, CLAIMS_DIR, path);
-    if (!claims_has_job(c) && rmdir(path) == 0)
-        rmdir(c->dir);
+    if (!claims_has_job(c)) { // each fails while files are in it
+        (void)rmdir(path);
+        (void)rmdir(c->dir);
+    }
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     pthread_mutex_destroy(&c->writing);
@@ -327,7 +329,7 @@ static enum err link_once(const char *from, const char *to, int *made)
 enum err claims_once(const struct claims *c, const char *file, const char *bytes, int64_t n)
 {
     char path[CLAIMS_PATH_BYTES], temp[CLAIMS_PATH_BYTES];
-    int made;
+    int made = 0;
     claims_path(c, -1, file, path);
     if (access(path, F_OK) == 0)
         return OK;
@@ -343,6 +345,9 @@ enum err claims_once(const struct claims *c, const char *file, const char *bytes
     if (err == OK)
         err = link_once(temp, path, &made);
     unlink(temp);
+    /* Another worker may have ended the job meanwhile: nobody else would remove this file. */
+    if (err == OK && made && strcmp(file, CLAIMS_JOB) != 0 && !claims_has_job(c))
+        unlink(path);
     return err;
 }
 
@@ -650,7 +655,9 @@ static enum err remove_claim(struct claims *c, const char *name, ino_t ino)
 
 enum err claims_remove(struct claims *c)
 {
-    static const char *const files[] = {CLAIMS_CAP, CLAIMS_OUT, CLAIMS_JOB}; // the job last
+    /* The job behind the others, so that who finds it removes what a killed process left; then
+     * again what a worker made just before that: claims_once() sees the rest. */
+    static const char *const files[] = {CLAIMS_CAP, CLAIMS_OUT, CLAIMS_JOB, CLAIMS_CAP, CLAIMS_OUT};
     char path[CLAIMS_PATH_BYTES];
     TRY(claims_look(c));
     TRY(list_dir(c, CLAIMS_DIR, remove_claim));
