@@ -30,6 +30,18 @@ struct group {
     int n;
 };
 
+static const struct model *planned(const struct dummy_layers *d)
+{
+    return d->part ? d->part : d->model;
+}
+
+/* A line layer of the plan, by its number in the whole model; -1: the rank has none of it. */
+static int whole_layer(const struct dummy_layers *d, int layer)
+{
+    const int first = planned(d)->first;
+    return layer > 0 ? layer + first : first > 0 ? -1 : 0;
+}
+
 static void make_task(void *ctx, int thread, int n_threads)
 {
     struct group *g = ctx;
@@ -50,11 +62,12 @@ static enum err make_layers(const struct dummy_layers *d, const struct pack_prov
     struct group g = {.provider = provider, .model = d->model, .fd = fd};
     const int most = (int)min_i64(pool_threads(d->pool), GROUP_MAX);
     int64_t done_bytes = 0;
-    for (int layer = 0; layer < d->model->n_layers;) {
-        for (g.n = 0; layer < d->model->n_layers && g.n < most; layer++)
+    for (int layer = 0; layer < planned(d)->n_layers;) {
+        for (g.n = 0; layer < planned(d)->n_layers && g.n < most; layer++)
             if (wanted[layer])
-                g.layers[g.n++] = (struct made_layer){
-                    .layer = layer, .to = home ? home_weights_claim(home, layer) : NULL};
+                g.layers[g.n++] =
+                    (struct made_layer){.layer = whole_layer(d, layer),
+                                        .to = home ? home_weights_claim(home, layer) : NULL};
         pool_run(d->pool, make_task, &g);
         for (int i = 0; i < g.n; i++) {
             if (g.layers[i].err != OK)
@@ -85,13 +98,15 @@ static enum err read_again(struct model *m, int fd)
     return OK;
 }
 
-static int64_t wanted_absent(const struct model *m, const struct plan *plan,
+static int64_t wanted_absent(const struct dummy_layers *d, const struct plan *plan,
                              uint8_t wanted[PLAN_LAYERS_MAX])
 {
     int64_t n_bytes = 0;
-    for (int layer = 0; layer < m->n_layers; layer++) {
-        wanted[layer] = m->layers[layer].absent && !plan_layer_made(plan, layer);
-        n_bytes += wanted[layer] ? m->layers[layer].n_bytes : 0;
+    for (int layer = 0; layer < planned(d)->n_layers; layer++) {
+        const int whole = whole_layer(d, layer);
+        const struct model_layer *l = &d->model->layers[max_i64(whole, 0)];
+        wanted[layer] = whole >= 0 && l->absent && !plan_layer_made(plan, layer);
+        n_bytes += wanted[layer] ? l->n_bytes : 0;
     }
     return n_bytes;
 }
@@ -116,7 +131,7 @@ static enum err add_layers(const struct dummy_layers *d, const struct pack_provi
 {
     uint8_t wanted[PLAN_LAYERS_MAX];
     TRY(read_again(d->model, fd));
-    int64_t n_bytes = wanted_absent(d->model, plan, wanted);
+    int64_t n_bytes = wanted_absent(d, plan, wanted);
     if (n_bytes == 0)
         return OK;
     TRY(check_disk(d->model, fd, n_bytes));
@@ -132,8 +147,8 @@ enum err dummy_layers_store(const struct dummy_layers *d, const struct plan *pla
 {
     struct model *m = d->model;
     uint8_t wanted[PLAN_LAYERS_MAX];
-    CHECK(m->n_layers <= PLAN_LAYERS_MAX);
-    if (!m->on_demand || wanted_absent(m, plan, wanted) == 0)
+    CHECK(planned(d)->n_layers <= PLAN_LAYERS_MAX);
+    if (!m->on_demand || wanted_absent(d, plan, wanted) == 0)
         return OK;
     struct pack_provider provider;
     TRY(dummy_of_model(&provider, m));
@@ -155,9 +170,10 @@ enum err dummy_layers_fill(const struct dummy_layers *d, struct home *home)
     int64_t n_bytes = 0;
     if (!m->on_demand)
         return OK;
-    for (int layer = 0; layer < m->n_layers; layer++) {
-        wanted[layer] = plan_layer_made(home->plan, layer);
-        n_bytes += wanted[layer] ? m->layers[layer].n_bytes : 0;
+    for (int layer = 0; layer < planned(d)->n_layers; layer++) {
+        const int whole = whole_layer(d, layer);
+        wanted[layer] = whole >= 0 && plan_layer_made(home->plan, layer);
+        n_bytes += wanted[layer] ? m->layers[whole].n_bytes : 0;
     }
     if (n_bytes == 0)
         return OK;

@@ -257,6 +257,38 @@ enum err model_open(struct model *m, const char *path)
     return OK;
 }
 
+enum err model_cut(struct model *part, const struct model *whole, int from, int to)
+{
+    struct shape *s = &part->shape;
+    const int n = to - from, ends = to == whole->shape.n_layers;
+    CHECK(from >= 0 && n > 0 && to <= whole->shape.n_layers);
+    *part = *whole;
+    part->first = from;
+    s->n_layers = n;
+    memmove(s->layer_rope, s->layer_rope + from, (size_t)n * sizeof *s->layer_rope);
+    memmove(s->layer_dense, s->layer_dense + from, (size_t)n * sizeof *s->layer_dense);
+    memmove(s->layer_window, s->layer_window + from, (size_t)n * sizeof *s->layer_window);
+    part->n_slices = ends ? whole->n_slices : 0;
+    part->n_layers = 1 + n + part->n_slices;
+    part->layers = calloc((size_t)part->n_layers, sizeof *part->layers);
+    if (!part->layers)
+        return fail(ERR_FIT, "no memory for %d layers", part->n_layers);
+    memcpy(part->layers + 1, whole->layers + 1 + from,
+           (size_t)(part->n_layers - 1) * sizeof *part->layers);
+    part->layers[0] = whole->layers[0];
+    if (from > 0) {
+        part->layers[0].n_bytes = 0;
+        part->layers[0].tensors[ROLE_POS].n = part->layers[0].tensors[ROLE_PROJ_IN].n = 0;
+    }
+    return OK;
+}
+
+void model_cut_close(struct model *part)
+{
+    free(part->layers);
+    part->layers = NULL;
+}
+
 void model_close(struct model *m)
 {
     free(m->layers);

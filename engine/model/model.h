@@ -49,7 +49,8 @@ struct model {
     int64_t n_params;           // numbers in all tensors; a tied head counts once
     int64_t file_bytes;         // of the whole pack
     int n_layers;               // line layers: 1 + shape.n_layers + n_slices
-    int n_slices;               // >= 1
+    int n_slices;               // >= 1, but see model_cut()
+    int first; // decoder layers of the whole model before this part of it (model_cut()), else 0
     struct model_layer *layers; // owned: [n_layers]
     uint32_t *piece_crcs;       // owned: [n_pieces]
     int64_t n_pieces;
@@ -67,6 +68,11 @@ enum err model_open(struct model *m, const char *path);
 /* The same for an open file, which the caller keeps; `path` is its name. Does not wait. */
 enum err model_open_fd(struct model *m, const char *path, int fd);
 void model_close(struct model *m); // accepts a zeroed model
+/* The part of a model that a rank of a pipeline has: decoder layers [from, to); the embedding's
+ * rows if from is 0, else a line layer 0 without bytes; the slices of the head if `to` is the last,
+ * else none. Everything but `layers` is borrowed from `whole`. ERR_FIT. */
+enum err model_cut(struct model *part, const struct model *whole, int from, int to);
+void model_cut_close(struct model *part); // accepts a zeroed part
 /* Locks of an open pack, each on a byte of its own, so that they work on network file systems too.
  * Closing the file releases them. `write`: exclusive, else shared; `wait`: wait until it is free.
  * Returns 0 if another process holds it; 1 on file systems without locks. */
