@@ -482,10 +482,19 @@ static double play(const struct pricing *p, int first)
 
 /* ---- the price ---- */
 
+/* The plan with all its groups in one pass: as many steps, in another order. */
+static struct plan together(const struct plan *plan)
+{
+    struct plan whole = *plan;
+    whole.groups = 0;
+    return whole;
+}
+
 /* Steps of a played pass; 0 if quick. */
 static int64_t steps_of(const struct plan *plan, int quick)
 {
-    struct order order = plan_order(plan);
+    const struct plan whole = together(plan);
+    struct order order = plan_order(&whole);
     return quick ? 0 : min_i64(order_pass_steps(&order), STEPS_MAX);
 }
 
@@ -549,6 +558,10 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     int64_t steps = steps_of(plan, quick);
     uint8_t *at = memory;
     *p = (struct pricing){.set = set, .plan = plan, .quick = quick, .kinds = plan_kinds(plan)};
+    if (plan->groups > 1) {
+        p->whole = together(plan);
+        p->plan = plan = &p->whole;
+    }
 #define TAKE(to, n)                                                                                \
     (to) = (void *)at;                                                                             \
     at += round_up((int64_t)(n) * (int64_t)sizeof *(to), 8)

@@ -28,6 +28,7 @@ struct played_pass {
 struct pricing {
     const struct setting *set;
     const struct plan *plan;
+    struct plan whole; // of a pipeline: `plan`, its groups taken together
     struct moves moves;
     struct lanes sum;                      // of all priced passes
     double first_s;                        // wall time of the first priced pass

@@ -166,7 +166,8 @@ struct order plan_order(const struct plan *plan)
     return (struct order){.layers = plan->layers,
                           .decoder = plan->decoder,
                           .parts = 1 + plan->attn_cpu,
-                          .batches = plan->batches};
+                          .batches = plan_pass_batches(plan),
+                          .groups = plan->groups};
 }
 
 static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w)
@@ -258,6 +259,10 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->embed_resident = plan->resident >= plan->layers - 1;
     clamp_homes(plan);
     plan->window = plan->device ? (int)min_i64(max_i64(plan->window, 1), PLAN_WINDOW_MAX) : 1;
+    if (plan->groups > 1) { // a group leaves this rank before the others' results are waited for
+        struct order order = plan_order(plan);
+        plan->window = (int)min_i64(plan->window, (plan->groups - 1) * order_pass_steps(&order));
+    }
     if (plan->embed_resident)
         plan->codec = PLAN_CODEC_NONE; // nothing streams
     if (plan->decoded > plan->resident)
@@ -270,7 +275,8 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->experts_few = experts_few(plan, w);
     int held = plan->window - 1; // earlier steps that still hold their frames
     plan->weight_frames =
-        (int)min_i64(1 + ceil_div(plan->ahead_weights + held, plan->batches), framed_layers(plan));
+        (int)min_i64(1 + ceil_div(plan->ahead_weights + held, plan_pass_batches(plan)),
+                     framed_layers(plan));
     int kv_moves = plan->kv_near < kv_extents(plan),
         hidden_moves = plan->hidden_near < plan->batches;
     int apart = plan->attn_cpu ? ORDER_PARTS_APART : 0;
@@ -293,7 +299,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->prompt_max = work->prompt_max;
     int64_t admitted = max_i64(plan->prefill_tokens, work->prompt_max);
     plan->step_tokens = plan->batch + admitted;
-    plan->pass_tokens = (int64_t)plan->batch * plan->batches + admitted;
+    plan->pass_tokens = (int64_t)plan->batch * plan_pass_batches(plan) + admitted;
     /* One position per row; plus, of the admitted tokens, those that want a score: at most as many
      * as all rows have, and as many as enter (a prompt longer than the gate enters alone). */
     int64_t scored = max_i64(plan->prefill_tokens, work->scored_prompt_max);
@@ -379,6 +385,8 @@ int plan_check(const struct setting *set, const struct plan *plan, const struct 
     const char *broken = NULL;
     if (plan->batch < 1 || plan->batches < 1)
         broken = "batch and batches must be at least 1";
+    else if (plan->batches % plan_groups(plan) != 0)
+        broken = "batches must be a multiple of the groups";
     else if (plan->ahead_weights > ahead_weights_max(plan, &order))
         broken = "--ahead-weights is too large for one pass";
     else if (plan->ahead_state > ahead_kv_max(plan, &order))

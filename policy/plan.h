@@ -28,6 +28,7 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 #define PLAN_ROWS_MAX      (1 << 16)
 #define PLAN_SHARED_TOKENS 1024 // longest prefix that the prompts of one step compute once
 #define PLAN_WINDOW_MAX    8    // steps queued on a device
+#define PLAN_GROUPS_MAX    128
 #define PLAN_ALL           INT32_MAX
 
 /* Sizes of the model, as the pack lays it out (engine/model/model.c fills it). */
@@ -144,6 +145,7 @@ struct plan_costs {
 
 struct plan {
     int batch, batches;  // rows per batch, batches
+    int groups;          // of batches, for a pipeline (policy/walk.h); 0: no pipeline
     int layers, decoder; // line layers, decoder layers
     int resident;        // streamed layers kept near the ops: see plan_layer_resident
     int decoded;         // the first `decoded` of these are held as tiles
@@ -288,6 +290,15 @@ int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier);
 double plan_experts_share(const struct weights_info *w, double tokens);
 
 struct order plan_order(const struct plan *plan);
+/* Number of groups of batches, at least 1; batches of one group, which a pass takes. */
+static inline int plan_groups(const struct plan *plan)
+{
+    return plan->groups > 1 ? plan->groups : 1;
+}
+static inline int plan_pass_batches(const struct plan *plan)
+{
+    return plan->batches / plan_groups(plan);
+}
 
 /* Bytes of one token's hidden states: f32 [dim], or [embed_dim] if that is larger, since embedding
  * rows are there until they are projected. */
@@ -335,6 +346,7 @@ struct plan_wish {
     int ahead_weights, ahead_state, prefill_tokens;
     int codec;
     int no_sharing;
+    int groups;                      // as in struct plan, never automatic
     double percent[N_PLAN_PERCENTS]; // used where the count is -1
     int device, attn_cpu;            // as in struct plan, never automatic
 };

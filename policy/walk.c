@@ -18,7 +18,8 @@ static int parts_of(const struct order *order, int layer)
 /* Sets s to the first step of layer s->layer. */
 static void begin_layer(const struct order *order, struct step *s)
 {
-    s->part = s->batch = 0;
+    s->part = 0;
+    s->batch = order_first(order, s->pass);
     s->kind = s->layer == 0 ? STEP_EMBED : s->layer <= order->decoder ? STEP_DECODE : STEP_SLICE;
     s->whole = parts_of(order, s->layer) == 1;
 }
@@ -26,13 +27,14 @@ static void begin_layer(const struct order *order, struct step *s)
 /* Order in a layer of two parts: (0,0) (0,1)(1,0) (0,2)(1,1) ... (1,B-1). 0: the layer ends. */
 static int next_of_two(const struct order *order, struct step *s)
 {
-    const int last = order->batches - 1, batch = s->batch;
+    const int first = order_first(order, s->pass), last = order->batches - 1,
+              batch = s->batch - first;
     if (s->part == 1 && batch == last)
         return 0;
     if (s->part == 0 && batch == 0)
-        s->batch = last > 0;
+        s->batch = first + (last > 0);
     else
-        s->batch = s->part == 0 ? batch - 1 : batch + 1 + (batch + 1 < last);
+        s->batch = first + (s->part == 0 ? batch - 1 : batch + 1 + (batch + 1 < last));
     s->part = s->part == 0 ? batch > 0 || last == 0 : batch + 1 == last;
     s->whole = s->part;
     return 1;
@@ -44,7 +46,7 @@ void step_next(const struct order *order, struct step *s)
     if (parts_of(order, s->layer) == 2) {
         if (next_of_two(order, s))
             return;
-    } else if (++s->batch < order->batches) {
+    } else if (++s->batch < order_first(order, s->pass) + order->batches) {
         return;
     }
     if (++s->layer == order->layers) {
@@ -74,8 +76,8 @@ struct step step_at(const struct order *order, int64_t n)
 
 int64_t order_part0(const struct order *order, struct step s)
 {
-    int last = s.batch == order->batches - 1;
-    return s.n - (order->batches == 1 ? 1 : last || s.batch == 0 ? 2 : 3);
+    int batch = s.batch - order_first(order, s.pass), last = batch == order->batches - 1;
+    return s.n - (order->batches == 1 ? 1 : last || batch == 0 ? 2 : 3);
 }
 
 int64_t order_hidden_distance(const struct order *order)
@@ -109,17 +111,23 @@ static int reach(const struct walk *w, int64_t at, struct step *cursor, struct s
 }
 
 /* The newest step that must be retired before iteration n: all but a full window. A batch that
- * begins a pass also needs the tokens that its last slice sampled. */
+ * begins a pass also needs the tokens that its last slice sampled, which in a pipeline is several
+ * passes ago. */
 static int64_t newest(const struct walk *w)
 {
-    int begins = w->compute.n == w->n && w->compute.kind == STEP_EMBED;
+    int begins = w->compute.n == w->n && w->compute.kind == STEP_EMBED && w->order.groups <= 1;
     return w->n - (begins ? min_i64(w->window, w->order.batches) : w->window);
+}
+
+static int begins_layer(const struct walk *w, const struct step *s)
+{
+    return s->batch == order_first(&w->order, s->pass) && s->part == 0;
 }
 
 static int ends_pass(const struct walk *w)
 {
     const struct step *s = &w->compute;
-    return s->n == w->n && s->n > 0 && s->kind == STEP_EMBED && s->batch == 0;
+    return s->n == w->n && s->n > 0 && s->kind == STEP_EMBED && begins_layer(w, s);
 }
 
 enum walk_event walk_next(struct walk *w, struct step *s)
@@ -134,7 +142,7 @@ enum walk_event walk_next(struct walk *w, struct step *s)
             return ends_pass(w) ? WALK_PASS_END : WALK_GO_ON;
         case WALK_FETCH_WEIGHTS:
             w->next = WALK_FETCH_KV;
-            if (reach(w, w->n + w->ahead_weights, &w->weights, s) && s->batch == 0 && s->part == 0)
+            if (reach(w, w->n + w->ahead_weights, &w->weights, s) && begins_layer(w, s))
                 return WALK_FETCH_WEIGHTS;
             break;
         case WALK_FETCH_KV:

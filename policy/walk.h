@@ -6,7 +6,8 @@
  *
  * Usually a layer is one part and the line is a zig-zag: all batches of a layer, then the next
  * layer, then the next pass. With two parts (attention and matmuls on different devices), part 0 of
- * batch b + 1 comes before part 1 of batch b, in decoder layers only. */
+ * batch b + 1 comes before part 1 of batch b, in decoder layers only. In a pipeline the batches are
+ * in groups, and a pass takes one group, so that each rank has a group of its own to work on. */
 #ifndef POLICY_WALK_H
 #define POLICY_WALK_H
 
@@ -18,7 +19,8 @@ struct order {
     int layers;  // line layers: embedding, decoder layers, slices of the head
     int decoder; // of these, decoder layers (line layers 1 .. decoder)
     int parts;   // parts of a decoder layer: 1 or 2
-    int batches;
+    int batches; // of a pass
+    int groups;  // 0, 1: every pass takes all batches; else pass p takes group p % groups
 };
 
 enum step_kind { STEP_EMBED, STEP_DECODE, STEP_SLICE };
@@ -38,6 +40,11 @@ void step_next(const struct order *order, struct step *s);
  * ORDER_PARTS_APART earlier. */
 #define ORDER_PARTS_APART 3
 int64_t order_part0(const struct order *order, struct step s);
+/* The first batch of a pass; the others follow it. */
+static inline int order_first(const struct order *order, int64_t pass)
+{
+    return order->groups > 1 ? (int)(pass % order->groups) * order->batches : 0;
+}
 /* S: steps of one pass. */
 int64_t order_pass_steps(const struct order *order);
 /* D: fewest steps from a write of a batch's hidden states to their next read. */
