@@ -51,7 +51,7 @@ SIMT_FLAGS = -x c++ -std=c++17 -O1 -g1 -I. -Itests/simt/cudart -include tests/si
 
 # Files that take the compiler long come first, so that no core waits for the last of them.
 SRC     := $(wildcard kernels/cpu/attend*.c kernels/cpu/[!a]*.c kernels/base/*.c kernels/*.c kernels/ref/*.c policy/*.c offload/*.c engine/*/*.c engine/model/*/*.c bench/*.c)
-SRC     := $(filter-out engine/api/example.c,$(SRC))
+SRC     := $(filter-out engine/api/example.c offload/peers_mpi.c,$(SRC))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 LIB_OBJ := $(filter-out $(BUILD)/engine/cli/main.o,$(OBJ))
 CU      := $(if $(filter-out 0,$(CUDA)),$(wildcard kernels/cuda/*.cu))
@@ -134,6 +134,13 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/cuda-archs
 $(BIN)-cuda.so: $(CU_OBJ)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -Xcompiler -static-libstdc++,-static-libgcc -Xlinker --exclude-libs=ALL -o $@ $^
+
+## mpi: builds sluice-mpi.so for --pipeline, against the MPI whose mpicc is in PATH (MPICC=...)
+MPICC ?= mpicc
+mpi: $(BIN)-mpi.so
+$(BIN)-mpi.so: offload/peers_mpi.c offload/peers.h
+	$(call say,MPICC,$@)
+	$(Q)OMPI_CC="$(lastword $(CC))" $(MPICC) $(filter-out $(SAN) -MMD -MP,$(CFLAGS)) -fPIC -fvisibility=hidden -shared -o $@ $<
 
 $(BUILD)/%.simt.o: %.cu
 	@mkdir -p $(@D)

@@ -141,16 +141,16 @@ struct device {
 /* The CPU: device memory is RAM; a command has run when the call that queues it returns. */
 struct device *device_cpu(void);
 
-/* Opens a device: "cpu"; "cuda" or "cuda:N" (loads sluice-cuda.so, see device_cuda_library);
+/* Opens a device: "cpu"; "cuda" or "cuda:N" (loads sluice-cuda.so, see device_library_path);
  * "PATH.so" or "PATH.so:ARG" (another implementation); "auto" (CUDA if present, else the CPU).
  * ERR_USAGE: unknown spec; ERR_DEVICE: not available. */
 enum err device_open(const char *spec, struct device **d);
 void device_close(struct device *d); // accepts NULL
 /* 1 when an NVIDIA driver is loaded. */
 int device_cuda_driver(void);
-/* Writes the path of sluice-cuda.so: ../lib/sluice/ of an installed program, else beside the
- * program, named PROGRAM-cuda.so. ERR_DEVICE: not found. */
-enum err device_cuda_library(char *path, int cap);
+/* Writes the path of sluice-WHICH.so ("cuda", "mpi"): ../lib/sluice/ of an installed program, else
+ * beside the program, named PROGRAM-WHICH.so. ERR_DEVICE: not found. */
+enum err device_library_path(const char *which, char *path, int cap);
 
 /* What an implementation's shared library exports as DEVICE_ENTRY. version: the caller's
  * DEVICE_VERSION; arg: the text after the colon, or "". Errors as device_open. */

@@ -42,7 +42,7 @@ int device_cuda_driver(void)
     return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
 
-enum err device_cuda_library(char *path, int cap)
+enum err device_library_path(const char *which, char *path, int cap)
 {
     char own[PATH_MAX];
     const int library = is_library(own);
@@ -52,19 +52,20 @@ enum err device_cuda_library(char *path, int cap)
     own[n] = 0;
     char *name = strrchr(own, '/');
     *name++ = 0;
-    snprintf(path, (size_t)cap, "%s/%ssluice/sluice-cuda.so", own, library ? "" : "../lib/");
+    snprintf(path, (size_t)cap, "%s/%ssluice/sluice-%s.so", own, library ? "" : "../lib/", which);
     if (access(path, R_OK) == 0)
         return OK;
-    snprintf(path, (size_t)cap, "%s/%s-cuda.so", own, library ? "sluice" : name);
+    snprintf(path, (size_t)cap, "%s/%s-%s.so", own, library ? "sluice" : name, which);
     if (access(path, R_OK) != 0)
-        return fail(ERR_DEVICE, "%s: not found (build it with make cuda, or --device cpu)", path);
+        return fail(ERR_DEVICE, "%s: not found (build it with make %s%s)", path, which,
+                    strcmp(which, "cuda") == 0 ? ", or --device cpu" : "");
     return OK;
 }
 
 static enum err open_cuda(const char *arg, struct device **d)
 {
     char path[PATH_MAX];
-    if (device_cuda_library(path, sizeof path) != OK) {
+    if (device_library_path("cuda", path, sizeof path) != OK) {
         if (device_cuda_driver())
             return ERR_DEVICE;
         return fail(ERR_DEVICE, "cuda: no NVIDIA driver here (use --device cpu)");

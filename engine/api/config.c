@@ -243,6 +243,9 @@ const struct knob config_knobs[] = {
     {"shard", 0, KNOB_STRING, AT(shard), CMD_RUN | CMD_SCORE, NULL, "i/N",
      "this process takes rows i, i+N, i+2N, ... (i counts from 0); auto takes i and N, and auto/N "
      "takes i, from the launcher (Slurm, Kubernetes, MPI, SkyPilot, torchrun)"},
+    {"pipeline", 0, KNOB_SWITCH, AT(pipeline), CMD_RUN | CMD_SCORE, NULL, "",
+     "cut the model's layers over the ranks that mpirun or srun started, so that each holds a part "
+     "of the model; all need the same files"},
     {"missing", 0, KNOB_SWITCH, AT(missing), CMD_MERGE, NULL, "",
      "print the shards that are not complete, as 3,7-9 (for sbatch --array), and join nothing"},
     {"time-limit", 0, KNOB_DURATION, AT(time_limit_s), LINE_CMDS, "0", "D",

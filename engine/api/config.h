@@ -79,7 +79,7 @@ struct config {
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
     int64_t prompt_len, gen_len, num_prompts, runs, needles;
     double temperature, top_p, min_p, repetition_penalty, time_limit_s;
-    int measure, chat, ignore_eos, retry_errors, overwrite, missing, dry_run, json, csv, full,
+    int measure, chat, ignore_eos, retry_errors, overwrite, missing, pipeline, dry_run, json, csv, full,
         reset, decode, kv_simulate, verbose, quiet, help, no_advice;
     const char *stops[CONFIG_STOPS_MAX];
     int n_stops;

@@ -190,6 +190,19 @@ static enum err check_shared(const struct config *c)
     return flag ? fail(ERR_USAGE, "--work-dir: does not go with --%s", flag) : OK;
 }
 
+/* A pipeline is one job of several processes, of which rank 0 has the files. */
+static enum err check_pipeline(const struct config *c)
+{
+    const char *flag = c->work_dir                              ? "work-dir"
+                       : c->dry_run                             ? "dry-run"
+                       : c->kv_dump                             ? "kv-dump"
+                       : c->kv_trace                            ? "kv-trace"
+                       : c->in && strcmp(c->in, "-") == 0       ? "input -"
+                       : c->out && strcmp(c->out, "-") == 0     ? "output -"
+                                                                : NULL;
+    return flag ? fail(ERR_USAGE, "--pipeline: does not go with --%s", flag) : OK;
+}
+
 /* `-` means stdout for commands that print one document, or rows. A job writes its rows to a folder
  * first (engine/cli/spool.h); an existing file there is checked like any OUT. */
 static enum err take_stdout(struct config *c, enum config_command command)
@@ -211,6 +224,8 @@ static enum err take_stdout(struct config *c, enum config_command command)
 
 enum err outputs_check(struct config *c, enum config_command command)
 {
+    if (c->pipeline)
+        TRY(check_pipeline(c));
     TRY(take_stdout(c, command));
     enum err err = name_files(c, command);
     for (int i = 0; err == OK && i < n_list; i++)

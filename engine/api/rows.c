@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/api/pipeline.h"
 #include "engine/api/plan_file.h"
 #include "engine/api/report.h"
 #include "engine/api/text.h"
@@ -154,6 +155,7 @@ enum err rows_open(struct run *r, enum request_kind kind, const char *out)
     TRY(read_shard(c->shard, &job.shard, &job.n_shards));
     rows_defaults(r, &job.defaults);
     TRY(ignore_parse(&job.defaults.ignore, c->ignore_fields));
+    pipeline_follow(r, &job);
     return job_open(&r->job, &job, &r->work);
 }
 
@@ -238,13 +240,13 @@ static void tell_rows(const struct run *r, const struct job_counts *n)
 static enum err run_once(struct run *r, enum request_kind kind, struct json_t **summary)
 {
     const struct config *c = r->config;
-    TRY(rows_open(r, kind, c->dry_run ? NULL : c->out));
+    TRY(r->pipeline ? pipeline_job(r, kind) : rows_open(r, kind, c->dry_run ? NULL : c->out));
     struct job_counts counts;
     job_counts(r->job, &counts);
     tell_rows(r, &counts);
     int live = job_live(r->job);
     if (live) {
-        enum err planned = run_plan(r);
+        enum err planned = r->pipeline ? pipeline_plan(r) : run_plan(r);
         if (planned != OK)
             job_refused(r->job);
         TRY(planned);
@@ -328,6 +330,7 @@ enum err run_end(struct run *r, enum err err)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", err_text());
+    err = pipeline_close(r, err);
     enum err closed = run_close(r);
     free(r);
     if (err != OK)

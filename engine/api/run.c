@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/api/pipeline.h"
 #include "engine/api/replan.h"
 #include "engine/line/dummy_layers.h"
 #include "engine/model/pack.h"
@@ -61,6 +62,7 @@ enum err run_walk(struct run *r)
                               .set = run_setting(r),
                               .model = r->model,
                               .job = r->job,
+                              .peers = pipeline_peers(r),
                               .ops = r->ops,
                               .kv_format = r->kv_format,
                               .io = r->session->io,
@@ -79,12 +81,14 @@ enum err run_walk(struct run *r)
                               .tick_ctx = r->tick_ctx};
     struct pack_progress progress = pack_progress_begin(c);
     struct dummy_layers dummy = {.model = &r->session->opened.model,
+                                 .part = r->pipeline ? r->model : NULL,
                                  .pool = r->session->pool,
                                  .progress = pack_progress_show,
                                  .ctx = &progress};
     TRY(dummy_layers_store(&dummy, &r->decision.plan));
     TRY(open_codec(r, &progress));
-    TRY(replan_open(&r->replan, r));
+    if (!r->pipeline) // a change of plan would have to be the same on every rank
+        TRY(replan_open(&r->replan, r));
     e.codec = r->codec.pieces ? &r->codec : NULL;
     if (r->replan)
         TRY(replan_watch(r->replan, &e));
@@ -105,7 +109,8 @@ enum err run_walk(struct run *r)
         replan_begin(r->replan);
         TRY(engine_run(&r->engine));
     }
-    run_keep_pace(r);
+    if (!r->pipeline) // a part of the model says nothing of the whole
+        run_keep_pace(r);
     return OK;
 }
 

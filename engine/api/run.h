@@ -103,6 +103,7 @@ struct run {
     struct job *job; // owned
     struct work work;
     struct claims *claims; // borrowed: of --work-dir; NULL: this process does all rows
+    struct pipeline *pipeline; // owned: of --pipeline, or NULL
     int make_out;          // see job.h
     char fingerprint[8192];  // session.fingerprint, plus what determines the bytes of this job
     int64_t n_left_out;      // rows that run_plan left out because of long prompts

@@ -8,6 +8,7 @@
 
 #include "engine/api/advice.h"
 #include "engine/api/compute.h"
+#include "engine/api/pipeline.h"
 #include "engine/api/plan_file.h"
 #include "engine/model/pack.h"
 #include "offload/probe_cache.h"
@@ -371,6 +372,7 @@ enum err run_choose(struct run *r)
         pace_setup((int)run_weights(r), (int)r->kv_format, (int)r->ops.compute, r->budget.ram);
     struct plan_wish wish;
     TRY(read_wish(c, r, &wish));
+    TRY(pipeline_wish(r, &wish));
     if (c->plan)
         TRY(plan_file_read(r, &wish));
     const struct plan_wish asked = wish;
@@ -381,8 +383,8 @@ enum err run_choose(struct run *r)
         return fail(ERR_USAGE, "%s: batch x batches: %d x %d rows are more than %d",
                     c->plan ? c->plan : "--batch", wish.batch, wish.batches, PLAN_ROWS_MAX);
     if (r->model != &r->session->opened.model)
-        wish.codec =
-            PLAN_CODEC_NONE; // a variant's weights do not exist, so encoding cannot be measured
+        wish.codec = PLAN_CODEC_NONE; // a variant's weights do not exist, so encoding cannot be
+                                      // measured; nor are parts of a model encoded
     r->costs.staging_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     r->costs.bounce_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     /* The decoder, and two copies of the file's table: as read and as kept. */

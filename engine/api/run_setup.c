@@ -13,6 +13,7 @@
 #include "engine/api/budget_layers.h"
 #include "engine/api/compute.h"
 #include "engine/api/frontier_file.h"
+#include "engine/api/pipeline.h"
 #include "engine/api/version.h"
 
 /* "0.2" is a fraction, "512" a count. */
@@ -196,6 +197,9 @@ enum err run_prepare(struct run *r, const struct config *c)
 {
     memset(r, 0, sizeof *r);
     r->config = c;
+    if (c->pipeline)
+        TRY(pipeline_open(r));
+    c = r->config;
     r->room = (struct budget){-1, -1, -1};
     r->start_ns = clock_ns();
     struct session *s = r->session = calloc(1, sizeof *s);
@@ -231,5 +235,5 @@ enum err run_prepare(struct run *r, const struct config *c)
     if (r->ops.compute == COMPUTE_INT8 && weights != DTYPE_Q8 && weights != DTYPE_Q4)
         log_line(LOG_WARN, "compute: weights in %s are multiplied as bf16 (--weights q8 for int8)",
                  dtype_info(weights)->name);
-    return OK;
+    return r->pipeline ? pipeline_cut(r) : OK;
 }

@@ -39,7 +39,7 @@ static void print_ring(void)
 static void print_cuda(void)
 {
     char path[PATH_MAX];
-    if (device_cuda_library(path, sizeof path) == OK)
+    if (device_library_path("cuda", path, sizeof path) == OK)
         printf("CUDA:      %s; ", path);
     else
         printf("CUDA:      not built; ");

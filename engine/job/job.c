@@ -460,6 +460,8 @@ static enum err open_steps(struct job *job, struct work *work)
         TRY(manifest_identity(job));
         TRY(job->config.claims ? shared_open(job) : files_open(job));
         job->written_bytes = job->confirmed_bytes = job->partial_bytes;
+    } else if (job->config.told) {
+        TRY(follow_told(job));
     }
     if (job->complete)
         return OK;

@@ -39,6 +39,7 @@ enum job_companion {
 extern const char *const job_suffixes[N_JOB_COMPANIONS];
 
 struct job; // opaque
+struct out;
 
 /* Pointers are borrowed until job_close(). */
 struct job_config {
@@ -70,6 +71,9 @@ struct job_config {
      * Borrowed; NULL: the files are beside OUT. */
     struct claims *claims;
     int make_out; // this worker makes OUT; it takes over what no worker has done
+    /* On the other ranks of a pipeline (out_path NULL): what job_tell() wrote on rank 0. */
+    const char *told;
+    int64_t n_told;
 };
 
 /* May a job write this OUT? ERR_USAGE: OUT or a companion is the input, or not a regular file;
@@ -82,6 +86,10 @@ enum err job_paths_check(const char *out, const char *in, int overwrite);
  * (max_errors). On error *job is NULL, and only files that let the job resume remain. If OUT is
  * complete from the same job: OK, and job_live() is 0 from the start. */
 enum err job_open(struct job **job, const struct job_config *config, struct work *work);
+
+/* Appends what the other ranks of a pipeline need to have the same job: which rows wait, and their
+ * tokens of an earlier run. Before job_begin(). */
+void job_tell(const struct job *job, struct out *to);
 
 /* The result of a request of a job without files. Valid during the call. */
 struct job_result {

@@ -5,6 +5,7 @@
  *     job_live.c      one live row: its text, stop rules, log-probabilities
  *     job_scan.c      the input: index, first look at every row, double custom_ids
  *     job_files.c     OUT's companions: lock, resume
+ *     job_follow.c    a pipeline's job on the ranks without files
  *     job_shared.c    a job of several workers: chunks, journals and lines of the others
  *     job_commit.c    commits; the writer, a thread that makes them durable
  *     job_out.c       OUT, made of lines that were verified
@@ -345,6 +346,10 @@ enum err shared_give_up(struct job *job);
 /* OUT is complete: removes the folder, and what workers that died while they made OUT left beside
  * it. */
 enum err shared_remove(struct job *job);
+
+/* ---- job_follow.c ---- */
+/* Sets rows and tokens to what rank 0 told. After scan_index(). ERR_INPUT: another input. */
+enum err follow_told(struct job *job);
 
 /* ---- job_out.c ---- */
 /* Makes OUT. ERR_CORRUPT: lines of OUT.partial have changed; their rows wait again. */

@@ -60,13 +60,16 @@ void batches_place(struct batches *b, struct carve *c)
     b->ring_bytes = c->set->costs->kv_ring_bytes;
     b->edits_max = c->set->work->edits_max;
     b->gate = (struct gate){.prefill = p->prefill_tokens};
-    b->head_cap = (int64_t)p->batch * (p->batches - 1) + p->head_positions;
+    b->head_cap = (int64_t)p->batch * (plan_pass_batches(p) - 1) + p->head_positions;
     place_batches(b, c);
     b->heads[0] = b->heads[1] = b->seen = place_head(b, c, ARENA_PINNED);
-    if (!p->device)
+    if (!p->device && p->groups <= 1)
         return;
-    CARVE(c, head, ARENA_PINNED, b->heads[1].requests, b->head_cap);
-    CARVE(c, head, ARENA_PINNED, b->heads[1].results, b->head_cap);
+    for (int i = 1; i < (int)max_i64(p->groups, 2); i++) {
+        b->heads[i] = b->heads[0];
+        CARVE(c, head, ARENA_PINNED, b->heads[i].requests, b->head_cap);
+        CARVE(c, head, ARENA_PINNED, b->heads[i].results, b->head_cap);
+    }
     b->seen = place_head(b, c, ARENA_DEVICE);
 }
 
@@ -287,7 +290,8 @@ static void lay_spans(struct batches *b, struct batch *t)
         add_span(t, r, SPAN_PROMPT, shared, n_prompt - shared);
         add_span(t, r, SPAN_FORCED, row->n_done + n_prompt, row->n_take - n_prompt);
     }
-    const struct head_tables *head = &b->heads[t->pass & 1];
+    const struct head_tables *head =
+        &b->heads[b->plan->groups > 1 ? t->index / plan_pass_batches(b->plan) : t->pass & 1];
     t->first_position = b->pass_positions;
     t->requests = head->requests + t->first_position;
     t->results = head->results + t->first_position;
@@ -301,7 +305,7 @@ static void lay_spans(struct batches *b, struct batch *t)
 enum err batch_refill(struct batches *b, int index, int64_t pass)
 {
     struct batch *t = &b->batch[index];
-    if (index == 0)
+    if (index % plan_pass_batches(b->plan) == 0)
         b->pass_tokens = b->pass_positions = b->gate.admitted = 0;
     end_pass(b, t);
     t->pass = pass;
@@ -423,8 +427,10 @@ struct load batch_load(const struct batches *all, const struct batch *t)
 
 int64_t batches_tokens(const struct batches *all, int64_t pass)
 {
+    const struct order order = plan_order(all->plan);
+    const int first = order_first(&order, pass);
     int64_t n = 0;
-    for (int i = 0; i < all->plan->batches; i++) {
+    for (int i = first; i < first + order.batches; i++) {
         const struct batch *t = &all->batch[i];
         for (int r = 0; r < t->n_rows && t->pass != pass; r++)
             n += t->rows[r].request != NULL;

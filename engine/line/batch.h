@@ -94,8 +94,9 @@ struct batches {
     struct job *job;     // borrowed
     struct batch *batch; // [plan.batches]
     /* The host writes and reads these. A device's results arrive while the next pass begins, so two
-     * passes alternate. Ops use `seen`: device memory, or the same without a device. */
-    struct head_tables heads[2];
+     * passes alternate; each group of a pipeline has its own. Ops use `seen`: device memory, or the
+     * same without a device and without groups. */
+    struct head_tables heads[PLAN_GROUPS_MAX];
     struct head_tables seen;
     int64_t head_cap;
     int edits_max;

@@ -13,6 +13,7 @@ static void place(struct engine *e, struct carve *c)
     const int in_flight = p->device ? p->window + 1 : 1;
     home_place(&e->home, c);
     batches_place(&e->batches, c);
+    pipe_place(&e->pipe, c);
     layer_place_rows(&e->work, c);
     gather_place(&e->gather, c);
     layer_place(&e->work, c);
@@ -131,6 +132,7 @@ static enum err open_line(struct engine *e)
     e->batches.job = c->job;
     e->batches.stops = c->stops;
     e->batches.n_stops = c->n_stops;
+    pipe_open(&e->pipe, c->peers, c->interrupted, &e->batches, s->dim);
     TRY(layer_open(&e->work, e->done[0]));
     TRY(gather_open(&e->gather, &e->home, &e->work.ops, &e->tables));
     if (c->plan.attn_cpu)
@@ -194,6 +196,15 @@ static enum err leave(struct engine *e)
     return OK;
 }
 
+/* The job is done. In a pipeline the steps that are still queued have messages to send. */
+static enum err finish_line(struct engine *e)
+{
+    struct step s;
+    while (e->pipe.peers && walk_left(&e->walk, &s))
+        TRY(stage_retire(e, s));
+    return pipe_end(&e->pipe);
+}
+
 static enum err walk(struct engine *e)
 {
     walk_begin(&e->walk, &e->config.plan, 0);
@@ -208,7 +219,7 @@ static enum err walk(struct engine *e)
         case WALK_GO_ON:
             e->n = e->walk.n;
             if (!job_live(e->config.job))
-                return OK;
+                return finish_line(e);
             if (event == WALK_PASS_END)
                 TRY(job_pass_end(e->config.job, 0)); // the tokens of the pass become durable
             TRY(between_steps(e));

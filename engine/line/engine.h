@@ -14,6 +14,7 @@
 #include "engine/line/gather.h"
 #include "engine/line/home.h"
 #include "engine/line/layer.h"
+#include "engine/line/pipe.h"
 #include "engine/model/model.h"
 #include "kernels/base/trace.h"
 #include "offload/probe_model.h"
@@ -26,6 +27,7 @@ struct engine_config {
     const struct model *model;
     const struct pack_codec *codec; // the model's encoded layers, or NULL
     struct job *job;
+    struct peers *peers; // of a pipeline, or NULL
     struct ops ops; // instruction set, compute format, pool (borrowed)
     enum kv_format kv_format;
     enum ring_kind io;
@@ -55,6 +57,7 @@ struct engine {
     struct home home;
     struct gather gather;
     struct batches batches;
+    struct pipe pipe;
     struct layer_work work;
     struct attender attender; // open only if rows attend on the CPU beside a device
     struct trace trace;

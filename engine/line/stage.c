@@ -168,7 +168,8 @@ static enum err wait_inputs(struct engine *e, struct step s, struct batch *b, st
 /* Decodes tiles after a layer's fetch, once per pass or once per run. */
 static void decode_weights(struct engine *e, struct step s, struct inputs *in)
 {
-    uint8_t *tiles = home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);
+    const int first = s.batch == order_first(&e->order, s.pass) && s.part == 0;
+    uint8_t *tiles = home_weights_tiles(&e->home, s.layer, first);
     if (tiles) {
         layer_tiles(&e->work, &e->config.model->layers[s.layer], in->weights,
                     &e->home.weights[s.layer].tiles, tiles);
@@ -177,16 +178,43 @@ static void decode_weights(struct engine *e, struct step s, struct inputs *in)
     in->weights = home_weights_base(&e->home, s.layer, in->weights);
 }
 
+/* Hidden states from the rank before. */
+static enum err take_hidden(struct engine *e, struct batch *b, float *hidden)
+{
+    const float *x;
+    TRY(pipe_take(&e->pipe, b, &x));
+    if (b->n_tokens > 0)
+        ops_copy(&e->work.ops, hidden, x, (int64_t)b->n_tokens * e->work.shape->dim * 4);
+    return OK;
+}
+
+/* Copies hidden states to where they are sent from once this step is done. */
+static enum err pass_hidden(struct engine *e, const struct batch *b, const float *hidden)
+{
+    float *x;
+    TRY(pipe_pass(&e->pipe, b, &x));
+    if (b->n_tokens > 0)
+        ops_copy(&e->work.ops, x, hidden, (int64_t)b->n_tokens * e->work.shape->dim * 4);
+    return OK;
+}
+
 static enum err compute_embed(struct engine *e, struct step s, const struct inputs *in)
 {
     struct batch *b = batch_of(e, s);
     float *hidden = NULL;
-    TRY(batch_refill(&e->batches, s.batch, s.pass));
+    if (e->pipe.peers && s.batch == order_first(&e->order, s.pass))
+        TRY(pipe_sample(&e->pipe, s.pass));
+    if (job_live(e->config.job))
+        TRY(batch_refill(&e->batches, s.batch, s.pass));
+    if (!job_live(e->config.job)) // the walk ends before the next step, on every rank
+        return OK;
     if (b->n_tokens > 0)
         e->passes = e->trace.first_pass + s.pass + 1;
     if (e->config.loads)
         e->config.loads[s.batch] = batch_load(&e->batches, b);
     TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));
+    if (!pipe_is_first(&e->pipe))
+        return take_hidden(e, b, hidden);
     return layer_embed(&e->work, e->home.weights[0].layer, in->weights, &e->gather, b, s.n, hidden);
 }
 
@@ -220,6 +248,9 @@ static enum err compute_decode(struct engine *e, struct step s, const struct bat
                                const struct inputs *in)
 {
     const struct kv_rows *rows = &e->work.rows;
+    const int last = s.layer == e->order.decoder && s.whole;
+    if (last && b->n_tokens == 0 && !pipe_is_last(&e->pipe))
+        return pass_hidden(e, b, NULL);
     if (b->n_tokens == 0)
         return OK;
     if (e->order.parts == 2)
@@ -230,7 +261,9 @@ static enum err compute_decode(struct engine *e, struct step s, const struct bat
     if (e->order.parts == 1 && in->kv.tails && dirty_back(e, s.n)) // the host reads them
         ops_copy(&e->work.ops, dirty_back(e, s.n), rows->dirty,
                  (int64_t)b->n_rows * rows->dirty_stride * 8);
-    if (s.layer == e->order.decoder && s.whole)
+    if (last && !pipe_is_last(&e->pipe))
+        TRY(pass_hidden(e, b, in->hidden));
+    else if (last)
         layer_compact(&e->work, b, in->hidden);
     return e->work.err;
 }
@@ -319,7 +352,7 @@ enum err stage_retire(struct engine *e, struct step s)
 {
     struct batch *b = batch_of(e, s);
     TRY(finish(e, s));
-    if (s.batch == e->order.batches - 1 && s.whole)
+    if (s.batch == order_first(&e->order, s.pass) + e->order.batches - 1 && s.whole)
         home_weights_put(&e->home, s.layer);
     if (!s.whole) // the part only read the hidden states
         return home_hidden_put(&e->home, s.n, s.batch, 0, 0);
@@ -327,9 +360,14 @@ enum err stage_retire(struct engine *e, struct step s)
         TRY(retire_kv(e, s, b));
     int last = s.layer == e->order.decoder;
     int n = s.kind == STEP_SLICE || last ? b->n_positions : b->n_tokens;
-    TRY(home_hidden_put(&e->home, s.n, s.batch, n, s.kind != STEP_SLICE));
+    TRY(home_hidden_put(&e->home, s.n, s.batch, n,
+                        s.kind != STEP_SLICE && s.layer < e->order.layers - 1));
+    if (s.kind == STEP_EMBED && !pipe_is_first(&e->pipe))
+        pipe_used(&e->pipe);
     if (s.layer < e->order.layers - 1)
         return OK;
+    if (e->pipe.peers)
+        return pipe_is_last(&e->pipe) ? pipe_answer(&e->pipe, b) : pipe_send(&e->pipe, b);
     TRY(batch_sample(&e->batches, s.batch));
     return gather_ahead(&e->gather, b, s.n + e->order.batches);
 }

@@ -1,0 +1,205 @@
+/* engine/api/pipeline.c - see pipeline.h. */
+#include "engine/api/pipeline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/api/rows.h"
+#include "engine/data/out.h"
+#include "offload/peers.h"
+
+/* The plan's numbers that decide which rows enter a pass and which tokens they take. */
+struct common {
+    int64_t batch, prefill_tokens, no_sharing;
+};
+
+struct pipeline {
+    struct peers *peers;
+    struct config config; // of this rank
+    struct model part;
+    struct common common;     // batch 0: not agreed yet
+    struct out told;          // of rank 0's job
+    int64_t line_max;         // of rank 0
+};
+
+struct peers *pipeline_peers(const struct run *r)
+{
+    return r->pipeline ? r->pipeline->peers : NULL;
+}
+
+static int rank_of(const struct run *r)
+{
+    return peers_rank(r->pipeline->peers);
+}
+
+enum err pipeline_open(struct run *r)
+{
+    static const atomic_int never;
+    struct pipeline *p = r->pipeline = calloc(1, sizeof *p);
+    if (!p)
+        return fail(ERR_FIT, "no memory for --pipeline");
+    p->config = *r->config;
+    TRY(peers_open(&p->peers));
+    r->config = &p->config;
+    if (peers_rank(p->peers) == 0)
+        return OK;
+    log_level_max = min_i64(log_level_max, LOG_WARN);
+    p->config.quiet = 1;
+    p->config.progress = PROGRESS_NONE;
+    p->config.summary = p->config.trace = NULL;
+    p->config.time_limit_s = 0;
+    p->config.interrupted = &never; // rank 0 stops all
+    return OK;
+}
+
+enum err pipeline_cut(struct run *r)
+{
+    struct pipeline *p = r->pipeline;
+    const int n = peers_n(p->peers), layers = r->model->shape.n_layers;
+    if (n > layers)
+        return fail(ERR_USAGE, "--pipeline: %d ranks, and the model has %d layers", n, layers);
+    const int from = (int)((int64_t)layers * rank_of(r) / n),
+              to = (int)((int64_t)layers * (rank_of(r) + 1) / n);
+    TRY(model_cut(&p->part, r->model, from, to));
+    for (int i = 0; i < 2; i++)
+        memmove(r->kinds[i].layer, r->kinds[i].layer + from,
+                (size_t)(to - from) * sizeof *r->kinds[i].layer);
+    log_line(LOG_INFO, "pipeline: %d ranks; rank %d has decoder layers %d to %d of %d", n,
+             rank_of(r), from, to - 1, layers);
+    r->model = &p->part;
+    return OK;
+}
+
+/* Bytes of any length from rank 0 to all; elsewhere *o receives them. */
+static enum err tell_text(struct peers *p, struct out *o)
+{
+    int64_t n = o->n;
+    TRY(peers_tell(p, &n, sizeof n));
+    if (peers_rank(p) > 0) {
+        if (!out_room(o, n))
+            return fail(ERR_FIT, "no memory for %lld bytes of rank 0", (long long)n);
+        o->n = n;
+    }
+    return n > 0 ? peers_tell(p, o->p, n) : OK;
+}
+
+/* ERR_JOB names the first line of rank 0's fingerprint that differs from this rank's. */
+static enum err compare(const struct run *r, const char *first)
+{
+    const char *a = first, *b = r->fingerprint;
+    char host[64] = "";
+    while (*a && *a == *b)
+        a++, b++;
+    if (*a == *b)
+        return OK;
+    while (a > first && a[-1] != '\n')
+        a--, b--;
+    (void)gethostname(host, sizeof host - 1);
+    return fail(ERR_JOB, "--pipeline: rank %d on %s has %.*s, rank 0 has %.*s", rank_of(r), host,
+                (int)strcspn(b, "\n"), b, (int)strcspn(a, "\n"), a);
+}
+
+/* Rank 0 tells what its job is; the others compare, and open the same one without files. */
+enum err pipeline_job(struct run *r, enum request_kind kind)
+{
+    struct pipeline *p = r->pipeline;
+    struct out fingerprint = {0};
+    if (rank_of(r) == 0) {
+        TRY(rows_open(r, kind, r->config->out));
+        job_tell(r->job, &p->told);
+        out_bytes(&fingerprint, r->fingerprint, (int64_t)strlen(r->fingerprint) + 1);
+        p->line_max = run_line_max(r);
+        if (p->told.failed || fingerprint.failed)
+            return fail(ERR_FIT, "no memory for what the other ranks need");
+    }
+    enum err err = tell_text(p->peers, &fingerprint);
+    if (err == OK)
+        err = peers_tell(p->peers, &p->line_max, sizeof p->line_max);
+    if (err == OK)
+        err = tell_text(p->peers, &p->told);
+    if (err == OK && rank_of(r) > 0)
+        err = rows_open(r, kind, NULL);
+    if (err == OK)
+        err = compare(r, fingerprint.p);
+    out_free(&fingerprint);
+    return err;
+}
+
+void pipeline_follow(const struct run *r, struct job_config *job)
+{
+    if (!r->pipeline || rank_of(r) == 0)
+        return;
+    job->told = r->pipeline->told.p;
+    job->n_told = r->pipeline->told.n;
+    job->line_max = r->pipeline->line_max;
+}
+
+enum err pipeline_wish(const struct run *r, struct plan_wish *wish)
+{
+    if (!r->pipeline)
+        return OK;
+    const struct common *common = &r->pipeline->common;
+    /* A group for each rank to work on, and one on its way. */
+    const int groups = peers_n(r->pipeline->peers) + 1;
+    wish->groups = groups;
+    if (wish->batches == 0)
+        wish->batches = groups;
+    if (wish->batches % groups != 0)
+        return fail(ERR_USAGE, "--batches: %d is not a multiple of %d, the ranks and one",
+                    wish->batches, groups);
+    if (common->batch > 0) {
+        wish->batch = (int)common->batch;
+        wish->prefill_tokens = (int)common->prefill_tokens;
+        wish->no_sharing = (int)common->no_sharing;
+    }
+    return OK;
+}
+
+enum err pipeline_plan(struct run *r)
+{
+    struct pipeline *p = r->pipeline;
+    const struct plan *plan = &r->decision.plan;
+    struct common all[PEERS_MAX];
+    char turn = 0;
+    r->keep_rows = 1; // which rows fit must not depend on the rank
+    if (rank_of(r) == 0)
+        TRY(run_rates(r)); // the others on this machine find its rates measured
+    TRY(peers_tell(p->peers, &turn, 1));
+    if (rank_of(r) > 0)
+        TRY(run_rates(r));
+    r->plan_told = PLAN_DETAILS;
+    TRY(run_choose(r));
+    p->common = (struct common){plan->batch, plan->prefill_tokens, plan->no_sharing};
+    TRY(peers_gather(p->peers, &p->common, sizeof p->common, all));
+    for (int i = 1; i < peers_n(p->peers) && rank_of(r) == 0; i++) {
+        p->common.batch = min_i64(p->common.batch, all[i].batch);
+        p->common.prefill_tokens = min_i64(p->common.prefill_tokens, all[i].prefill_tokens);
+        p->common.no_sharing |= all[i].no_sharing;
+    }
+    TRY(peers_tell(p->peers, &p->common, sizeof p->common));
+    r->plan_told = PLAN_LINE;
+    TRY(run_choose(r));
+    CHECK(plan->batch == p->common.batch && plan->prefill_tokens == p->common.prefill_tokens);
+    if (job_cap_open(r->job))
+        job_cap_fix(r->job, 0, &r->work);
+    return OK;
+}
+
+enum err pipeline_close(struct run *r, enum err err)
+{
+    struct pipeline *p = r->pipeline;
+    if (!p)
+        return err;
+    const int done = r->job && !job_live(r->job) && (err == OK || err == ERR_ROWS);
+    const int follows = p->peers && rank_of(r) > 0;
+    if (p->peers && !done) // the sentence first: this process does not return
+        fprintf(stderr, "sluice: error: rank %d: %s\n", rank_of(r), err_text());
+    peers_close(p->peers, done ? 0 : (int)err);
+    model_cut_close(&p->part);
+    out_free(&p->told);
+    free(p);
+    r->pipeline = NULL;
+    return follows && done ? OK : err;
+}

@@ -1,0 +1,29 @@
+/* engine/api/pipeline.h - `--pipeline`: one job on several ranks, each with a part of the layers.
+ *
+ * Owns: how ranks agree before the first step: that they mean the same job, who has which layers,
+ * one size of batches. Refuses: what crosses between them afterwards (engine/line/pipe.h). */
+#ifndef ENGINE_API_PIPELINE_H
+#define ENGINE_API_PIPELINE_H
+
+#include "engine/api/run.h"
+
+/* Joins the ranks; r->config becomes a copy for this rank: rank 0 alone reports, looks at the time
+ * and reacts to signals. Errors as peers_open(). */
+enum err pipeline_open(struct run *r);
+/* Cuts r->model to this rank's layers. ERR_USAGE: more ranks than layers. */
+enum err pipeline_cut(struct run *r);
+/* Opens the job: with its files on rank 0, which tells the others. ERR_JOB: a rank has another
+ * model, other flags or another instruction set. */
+enum err pipeline_job(struct run *r, enum request_kind kind);
+/* For job_config on the other ranks. */
+void pipeline_follow(const struct run *r, struct job_config *job);
+/* Plans this rank's part, and again with the batches of the rank that has the least room. */
+enum err pipeline_plan(struct run *r);
+/* What all ranks must have in common; nothing without a pipeline. */
+enum err pipeline_wish(const struct run *r, struct plan_wish *wish);
+struct peers *pipeline_peers(const struct run *r);
+/* Leaves the ranks; an error before the job's end ends them all, with its exit code, after its
+ * sentence. Returns this process's error: rank 0 alone says that rows have failed. */
+enum err pipeline_close(struct run *r, enum err err);
+
+#endif
