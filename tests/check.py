@@ -52,7 +52,7 @@ SKIPS = (
 LACKS = (
     ("no wheel", r"Python module \w+ is missing"),
     ("no model", r"no SmolLM2|no GGUF|SLUICE_TEST_GGUF names no"),
-    ("no tool", r"no localedef|could not be downloaded"),
+    ("no tool", r"no localedef|no mpirun|could not be downloaded"),
 )
 
 # Arguments of drivers whose defaults do not do. A driver built on trial.arguments needs none.

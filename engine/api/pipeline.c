@@ -1,6 +1,7 @@
 /* engine/api/pipeline.c - see pipeline.h. */
 #include "engine/api/pipeline.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,9 +20,9 @@ struct pipeline {
     struct peers *peers;
     struct config config; // of this rank
     struct model part;
-    struct common common;     // batch 0: not agreed yet
-    struct out told;          // of rank 0's job
-    int64_t line_max;         // of rank 0
+    struct common common; // batch 0: not agreed yet
+    struct out told;      // of rank 0's job
+    int64_t line_max;     // of rank 0
 };
 
 struct peers *pipeline_peers(const struct run *r)
@@ -34,6 +35,40 @@ static int rank_of(const struct run *r)
     return peers_rank(r->pipeline->peers);
 }
 
+/* Where a rank runs. */
+struct place {
+    char host[64];
+    cpu_set_t cpus;
+};
+
+/* Ranks on one machine share its memory, and its cores unless the launcher bound each to its own;
+ * each takes a card of its own. */
+static enum err share_machine(struct pipeline *p)
+{
+    static char device[32];
+    struct place own = {{0}, {{0}}}, all[PEERS_MAX];
+    const int n = peers_n(p->peers), rank = peers_rank(p->peers);
+    (void)gethostname(own.host, sizeof own.host - 1);
+    (void)sched_getaffinity(0, sizeof own.cpus, &own.cpus);
+    TRY(peers_gather(p->peers, &own, sizeof own, all));
+    TRY(peers_tell(p->peers, all, n * (int64_t)sizeof *all));
+    int before = 0, here = 0, alike = 0;
+    for (int i = 0; i < n; i++) {
+        const int same = strcmp(all[i].host, own.host) == 0;
+        before += same && i < rank;
+        here += same;
+        alike += same && CPU_EQUAL(&all[i].cpus, &own.cpus);
+    }
+    p->config.share_memory = here;
+    p->config.share_cores = alike;
+    if (strcmp(p->config.device, "cuda") == 0 ||
+        (strcmp(p->config.device, "auto") == 0 && device_cuda_driver())) {
+        snprintf(device, sizeof device, "cuda:%d", before);
+        p->config.device = device;
+    }
+    return OK;
+}
+
 enum err pipeline_open(struct run *r)
 {
     static const atomic_int never;
@@ -43,6 +78,7 @@ enum err pipeline_open(struct run *r)
     p->config = *r->config;
     TRY(peers_open(&p->peers));
     r->config = &p->config;
+    TRY(share_machine(p));
     if (peers_rank(p->peers) == 0)
         return OK;
     log_level_max = min_i64(log_level_max, LOG_WARN);
@@ -157,6 +193,20 @@ enum err pipeline_wish(const struct run *r, struct plan_wish *wish)
     return OK;
 }
 
+/* The job takes as long as the rank with the most to do. */
+static enum err slowest(struct run *r)
+{
+    struct plan_time *t = &r->decision.time;
+    double all[PEERS_MAX];
+    TRY(peers_gather(r->pipeline->peers, &t->job_s, sizeof t->job_s, all));
+    for (int i = 1; i < peers_n(r->pipeline->peers) && rank_of(r) == 0; i++)
+        if (all[i] > t->job_s) {
+            t->pass_s *= all[i] / t->job_s;
+            t->job_s = all[i];
+        }
+    return OK;
+}
+
 enum err pipeline_plan(struct run *r)
 {
     struct pipeline *p = r->pipeline;
@@ -182,8 +232,38 @@ enum err pipeline_plan(struct run *r)
     r->plan_told = PLAN_LINE;
     TRY(run_choose(r));
     CHECK(plan->batch == p->common.batch && plan->prefill_tokens == p->common.prefill_tokens);
+    TRY(slowest(r));
     if (job_cap_open(r->job))
         job_cap_fix(r->job, 0, &r->work);
+    return OK;
+}
+
+struct rank_end {
+    int from, to; // decoder layers
+    double walk_s, waited_s;
+    int64_t bytes, tokens;
+};
+
+enum err pipeline_report(struct run *r)
+{
+    const struct pipeline *p = r->pipeline;
+    const struct engine *e = &r->engine;
+    struct rank_end all[PEERS_MAX], own = {.from = p->part.first,
+                                           .to = p->part.first + p->part.shape.n_layers,
+                                           .walk_s = (double)(e->end_ns - e->start_ns) * 1e-9,
+                                           .waited_s = (double)e->pipe.waited_ns * 1e-9,
+                                           .bytes = e->pipe.in_bytes,
+                                           .tokens = e->pipe.in_tokens};
+    TRY(peers_gather(p->peers, &own, sizeof own, all));
+    for (int i = 0; i < peers_n(p->peers) && rank_of(r) == 0; i++) {
+        const struct rank_end *t = &all[i];
+        log_line(LOG_INFO,
+                 "pipeline: rank %d, layers %d to %d: waited for others %.1f %% of %.2f s; got "
+                 "%.1f MiB, %.0f bytes a token",
+                 i, t->from, t->to - 1, t->walk_s > 0 ? 100 * t->waited_s / t->walk_s : 0,
+                 t->walk_s, (double)t->bytes / 1048576.0,
+                 t->tokens > 0 ? (double)t->bytes / (double)t->tokens : 0);
+    }
     return OK;
 }
 

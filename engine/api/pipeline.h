@@ -21,6 +21,8 @@ void pipeline_follow(const struct run *r, struct job_config *job);
 enum err pipeline_plan(struct run *r);
 /* What all ranks must have in common; nothing without a pipeline. */
 enum err pipeline_wish(const struct run *r, struct plan_wish *wish);
+/* After the walk: rank 0 says how each rank spent its time. */
+enum err pipeline_report(struct run *r);
 struct peers *pipeline_peers(const struct run *r);
 /* Leaves the ranks; an error before the job's end ends them all, with its exit code, after its
  * sentence. Returns this process's error: rank 0 alone says that rows have failed. */

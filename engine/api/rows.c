@@ -181,6 +181,8 @@ static enum err walk_and_report(struct run *r, struct json_t **summary)
     r->tick = report_tick;
     r->tick_ctx = &report;
     enum err err = run_walk(r);
+    if (err == OK && r->pipeline)
+        err = pipeline_report(r);
     if (err == OK)
         err = job_complete(r->job);
     char text[1024];
