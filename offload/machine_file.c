@@ -18,7 +18,7 @@
 static const struct {
     const char *key;
     size_t offset;
-    int is_count; // 1: an int that has to be there; 0: bytes (int64_t), optional
+    int is_count; // 1: an int that has to be there; 0: bytes or bytes/s (int64_t), optional
     double max;
     const char *unit;
 } others[] = {
@@ -27,6 +27,9 @@ static const struct {
     {"disk", offsetof(struct machine, disk), 0, 1e17, "bytes of disk that a run may write"},
     {"device_memory", offsetof(struct machine, device_memory), 0, 1e15,
      "bytes of device memory that a run may take"},
+    {"net", offsetof(struct machine, net), 0, 1e15, "bytes per second to another machine"},
+    {"p2p", offsetof(struct machine, p2p), 0, 1e15,
+     "bytes per second to another device of the box"},
 };
 #define N_OTHERS    (int)(sizeof others / sizeof others[0])
 #define N_KEYS      (N_MACHINE_RATES + N_OTHERS)

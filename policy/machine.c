@@ -18,12 +18,13 @@ const struct machine_rate_info machine_rates[N_MACHINE_RATES] = {MACHINE_RATES(I
 #undef INFO
 
 /* Common drives, if not measured: latency of a read of 1 MiB; overhead of a transfer; a row of 4
- * KiB with a full queue. */
+ * KiB with a full queue. And the network of common machines. */
 #define PIECE_LATENCY_S 1.5e-4
 #define DEPTH_SHARE     0.95 // of the full rate
 #define DEPTH_LEAST     2    // one piece in flight leaves the disk idle until its end is seen
 #define TICKET_S        1e-4
 #define GATHER_S        2e-5
+#define NET             1.17e9 // 10 Gbit Ethernet, less headers
 
 const int matmul_rows[N_MATMUL_ROWS] = {1, 4, 16, 64, 256};
 
@@ -86,6 +87,16 @@ int machine_depth(const struct machine *m)
 double machine_ticket_s(const struct machine *m)
 {
     return m->ticket_s.value > 0 ? m->ticket_s.value : TICKET_S;
+}
+
+static double net_rate(const struct machine *m)
+{
+    return m->net > 0 ? (double)m->net : NET;
+}
+
+double machine_hop(const struct machine *a, const struct machine *b, int one_box)
+{
+    return one_box && a->p2p > 0 ? (double)a->p2p : min_d(net_rate(a), net_rate(b));
 }
 
 double machine_gather_s(const struct machine *m)

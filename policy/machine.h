@@ -107,6 +107,7 @@ struct machine {
     };
     int threads;
     int64_t ram, disk, device_memory; // bytes that a run may use there; 0: not given
+    int64_t net, p2p;                 // bytes per second: see machine_hop(); 0: not given
 };
 #undef MACHINE_RATE_ID
 #undef MACHINE_RATE_FIELD
@@ -132,6 +133,11 @@ int machine_depth(const struct machine *m);
 /* ticket_s and gather_s as given, else those of common drives and kernels. */
 double machine_ticket_s(const struct machine *m);
 double machine_gather_s(const struct machine *m);
+
+/* Bytes per second from machine a to machine b, while b sends to the next: the slower network of
+ * the two (unknown: 10 Gbit Ethernet). one_box 1: a and b are two devices of one box, which p2p
+ * connects where it is given. */
+double machine_hop(const struct machine *a, const struct machine *b, int one_box);
 
 /* Device attention rates as given, else the rates of device memory and matmuls. Real devices are
  * slower, so such a plan is too fast where attention limits it. */

@@ -162,13 +162,17 @@ int64_t moves_bytes(const struct plan *plan)
     return round_up(plan->batches * (int64_t)sizeof(struct moves_batch), 8);
 }
 
-void moves_make(struct moves *m, const struct plan *plan, const struct weights_info *weights,
-                const struct plan_costs *costs, const struct shape *shape, void *memory)
+void moves_make(struct moves *m, const struct plan *plan, int sweeps,
+                const struct weights_info *weights, const struct plan_costs *costs,
+                const struct shape *shape, void *memory)
 {
     *m = (struct moves){
         .plan = plan, .weights = weights, .costs = costs, .dim = shape->dim, .batches = memory};
     memset(memory, 0, (size_t)moves_bytes(plan));
     count_weights(m);
+    for (int i = 0; i < N_WORK_LANES; i++)
+        m->every[i] *= sweeps;
+    m->experts *= sweeps;
     count_fetches(m);
     m->row_bytes = gathered_bytes(m);
 }

@@ -38,8 +38,10 @@ double moves_experts_share(const struct moves *m, const struct load *loads);
 
 /* Bytes of `memory`, a multiple of 8. */
 int64_t moves_bytes(const struct plan *plan);
-void moves_make(struct moves *m, const struct plan *plan, const struct weights_info *weights,
-                const struct plan_costs *costs, const struct shape *shape, void *memory);
+/* sweeps: how often a pass reads the weights that stream. */
+void moves_make(struct moves *m, const struct plan *plan, int sweeps,
+                const struct weights_info *weights, const struct plan_costs *costs,
+                const struct shape *shape, void *memory);
 /* Adds the bytes of pass `pass`; call it for consecutive passes. */
 void moves_pass(struct moves *m, int64_t pass, const struct load *loads,
                 double bytes[N_WORK_LANES]);

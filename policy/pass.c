@@ -82,7 +82,7 @@ static double gather_s(const struct pricing *p, const struct load *l, double sli
 {
     const struct machine *m = p->set->machine;
     double row_s = machine_gather_s(m), ticket_s = machine_ticket_s(m), s = 0;
-    if (p->plan->embed_resident)
+    if (p->plan->embed_resident || p->set->weights->embed_row_bytes == 0)
         return 0;
     if (l->prompt_tokens > 0)
         s += ticket_s + row_s * (double)l->prompt_tokens;
@@ -235,7 +235,7 @@ static double disk_s(const struct pricing *p, double n_bytes, int write)
 /* Seconds to wait for the experts that a pass needs, which are known after the router ran. */
 static double experts_s(const struct pricing *p, const struct place *s)
 {
-    double n_bytes = p->experts_share * (double)p->set->weights->expert_bytes[s->layer];
+    double n_bytes = p->sweeps * p->experts_share * (double)p->set->weights->expert_bytes[s->layer];
     if (p->experts_share >= 1 || s->weights != TIER_NVME || n_bytes == 0)
         return 0;
     return disk_s(p, n_bytes, 0) + p->plan->batches * machine_ticket_s(p->set->machine);
@@ -248,7 +248,7 @@ static double compute_s(const struct pricing *p, const struct place *s)
     if (s->layer == 0)
         return c->embed * p->slowed;
     int first = s->batch == 0 && s->part == 0; // decoding is paid once per layer
-    double decode = first ? decoding_s(p, s->layer) + experts_s(p, s) : 0;
+    double decode = first ? p->sweeps * decoding_s(p, s->layer) + experts_s(p, s) : 0;
     if (s->layer > p->plan->decoder)
         return c->slice[s->decoded] * p->slowed + decode;
     if (p->plan->attn_cpu)
@@ -357,6 +357,8 @@ static void fetch_weights(const struct player *w, struct step s)
         return;
     if (w->p->experts_share < 1 && !w->first)
         stored = n_bytes -= (double)w->p->set->weights->expert_bytes[s.layer];
+    if (place_of(w, s)->weights != near)
+        stored = n_bytes *= w->p->sweeps;
     if (plan->codec != PLAN_CODEC_NONE && w->p->set->costs->codec_share > 0)
         stored *= w->p->set->costs->codec_share;
     const struct cargo c = {
@@ -482,20 +484,11 @@ static double play(const struct pricing *p, int first)
 
 /* ---- the price ---- */
 
-/* The plan with all its groups in one pass: as many steps, in another order. */
-static struct plan together(const struct plan *plan)
-{
-    struct plan whole = *plan;
-    whole.groups = 0;
-    return whole;
-}
-
-/* Steps of a played pass; 0 if quick. */
+/* Steps of a played pass, of all groups; 0 if quick. */
 static int64_t steps_of(const struct plan *plan, int quick)
 {
-    const struct plan whole = together(plan);
-    struct order order = plan_order(&whole);
-    return quick ? 0 : min_i64(order_pass_steps(&order), STEPS_MAX);
+    struct order order = plan_order(plan);
+    return quick ? 0 : min_i64(plan_groups(plan) * order_pass_steps(&order), STEPS_MAX);
 }
 
 int64_t pricing_bytes(const struct plan *plan, int quick)
@@ -558,8 +551,10 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     int64_t steps = steps_of(plan, quick);
     uint8_t *at = memory;
     *p = (struct pricing){.set = set, .plan = plan, .quick = quick, .kinds = plan_kinds(plan)};
-    if (plan->groups > 1) {
-        p->whole = together(plan);
+    p->sweeps = plan_groups(plan);
+    if (plan->groups > 1) { // as many steps, in another order
+        p->whole = *plan;
+        p->whole.groups = 0;
         p->plan = plan = &p->whole;
     }
 #define TAKE(to, n)                                                                                \
@@ -582,11 +577,11 @@ void pricing_make(struct pricing *p, const struct setting *set, const struct pla
     TAKE(servers->disk.items, servers->cap);
     TAKE(servers->link.items, servers->cap);
 #undef TAKE
-    moves_make(&p->moves, plan, set->weights, set->costs, set->shape, at);
+    moves_make(&p->moves, plan, p->sweeps, set->weights, set->costs, set->shape, at);
     price_fresh(p);
     count_kinds(p);
     for (int layer = 1; layer < plan->layers; layer++) {
-        p->decoding_s += decoding_s(p, layer);
+        p->decoding_s += p->sweeps * decoding_s(p, layer);
         if (layer > plan->decoder)
             p->decoded_slices += plan_layer_decoded(plan, layer);
     }

@@ -29,6 +29,7 @@ struct pricing {
     const struct setting *set;
     const struct plan *plan;
     struct plan whole; // of a pipeline: `plan`, its groups taken together
+    int sweeps;        // of the layers in a pass: streamed weights are read for each group
     struct moves moves;
     struct lanes sum;                      // of all priced passes
     double first_s;                        // wall time of the first priced pass

@@ -289,8 +289,8 @@ static void consider_rows(struct search *s, int batches, int64_t each, struct ho
         if (p.batch < 1)
             p.batch = 1; // fails, and the message says by how much
         consider(s, p);
-        if (wish->ahead_weights < 0 && most < each) {
-            p.ahead_weights = 0; // one frame less and no overlap: the last resort of small RAM
+        if (wish->ahead_weights < 0 && (most < each || wish->batch > 0)) {
+            p.ahead_weights = 0; // one frame less and no overlap: the last resort of small memory
             consider(s, p);
         }
         if (batch >= most)

@@ -341,8 +341,29 @@ fault("--threads beside a machine file passes in silence", "engine/api/run_rates
 fault("a machine file's ram is no budget", "engine/api/run_rates.c",
       "ram = r->elsewhere ? m->ram : min_i64(ram, m->ram);", "ram = min_i64(ram, INT64_MAX);", "plan_flags_test.py --only capacities")
 
+# ---- several machines
+
+MACHINES = "plan_machines_test.py --only"
+fault("a cut looks at its last stage alone", "policy/cut.c", "max_d(own, least[at])", "own", "cut_test")
+fault("a stage without layers", "policy/cut.c", "int at = n - 1; at >= s", "int at = n; at >= 0", "cut_test")
+fault("a cut is read off by the wrong stage", "policy/cut.c", "first[s] = from[s][first[s + 1]];", "first[s] = from[0][first[s + 1]];", "cut_test")
+fault("rows go to all alike", "engine/api/machines.c", "s->rows /= max_d(s->time.job_s, 1e-9);", "s->rows = 1;", f"{MACHINES} unlike")
+fault("a list has no end", "engine/api/machines.c", "many > MACHINES_MAX - machines", "many > MACHINES_MAX", f"{MACHINES} bad")
+fault("one machine is a pipeline", "engine/cli/commands_plan.c", "if (machines->n == 1)", "if (0)", f"{MACHINES} one")
+fault("layers go to all stages alike", "engine/api/stages.c", "f->s_per_byte[i] * f->layer_bytes[layer];", "1;", f"{MACHINES} unlike")
+fault("stages take batches of their own", "engine/api/stages.c", "    TRY(plan_stages(f, &common, p));\n    time_job",
+      "    time_job", f"{MACHINES} unlike")
+fault("a pipeline is full at once", "engine/api/stages.c", "p->fill_s = way_s - most_s / p->groups;", "p->fill_s = 0;", f"{MACHINES} equal")
+fault("a network of any speed", "engine/api/stages.c", "s->hop_s = i + 1 < p->n ? hop_s(f, p, i, passes) : 0;", "s->hop_s = 0;", f"{MACHINES} links")
+fault("p2p between boxes", "policy/machine.c", "one_box && a->p2p > 0", "a->p2p > 0", f"{MACHINES} links")
+fault("the faster network counts", "policy/machine.c", "min_d(net_rate(a), net_rate(b))", "max_d(net_rate(a), net_rate(b))", f"{MACHINES} links")
+fault("one read of the weights serves all groups", "policy/moves.c", "m->every[i] *= sweeps;", "m->every[i] *= 1 + 0 * sweeps;", f"{MACHINES} streams")
+fault("the slower way is named", "engine/cli/commands_machines.c", "w->shared_s > w->pipeline.job_s * TIE", "w->shared_s < w->pipeline.job_s * TIE",
+      f"{MACHINES} equal")
+
 # ---- the search
 
+fault("a batch that is asked for has no last resort", "policy/search.c", "(most < each || wish->batch > 0)", "most < each", f"{MACHINES} given")
 fault("nobody climbs", "policy/search_climb.c",
       "    while (s->best && !is_over(s)", "    while (0 && !is_over(s)", "search_test")
 fault("a fifth is a tie", "policy/search_climb.c", "#define TIE          1.02", "#define TIE          1.2", "search_test")

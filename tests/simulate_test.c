@@ -407,7 +407,7 @@ static void foresee_bytes(const struct bed *b, const struct plan *plan, const st
          *counts = malloc((size_t)moves_bytes(plan));
     assert_true(memory && counts);
     memset(seen->bytes, 0, sizeof seen->bytes);
-    moves_make(&seen->moves, plan, &b->weights, &b->costs, &model->shape, counts);
+    moves_make(&seen->moves, plan, 1, &b->weights, &b->costs, &model->shape, counts);
     seen->moves.row_bytes = 0; // of gathered rows the mean is known, no more
     assert_int_equal(simulate(&s, memory, &sum), 0);
     moves_end(&seen->moves, seen->last, seen->bytes);

@@ -31,7 +31,7 @@ const struct config_command_row config_commands[] = {
      "log-probabilities of continuations, or the perplexity of a text",
      "model input output text kv-policy"},
     {"plan", CMD_PLAN, 0, "-m MODEL (-i IN.jsonl | --prompt-len N --gen-len N --num-prompts N)",
-     "predict what run would do on this machine, or on --machine FILE",
+     "predict what run would do on this machine, on --machine FILE, or on several --machines",
      "model input num-prompts mem-ram machine"},
     {"probe", CMD_PROBE, 0, "[--offload-dir DIR] [-o machine.cfg]",
      "measure how fast this machine computes, reads and writes",
@@ -171,6 +171,10 @@ const struct knob config_knobs[] = {
      "FILE",
      "rates of a machine, and its memory where no flag says otherwise, from a file of "
      "sluice probe -o or configs/machine-*.cfg (default: this machine, measured)"},
+    {"machines", 0, KNOB_STRING, AT(machines), CMD_PLAN, NULL, "FILE[*N],...",
+     "predict the job on several machines, FILE*N being N like FILE: sharing the rows (--work-dir) "
+     "and as a pipeline, and which is faster. A box of 4 GPUs is box.cfg*4 whose file has a "
+     "quarter of its RAM and of its disk's rate, and p2p for the link between the GPUs"},
 
     HEADING("KV cache (full keeps everything; the other policies change the answers)"),
     {"kv-policy", 0, KNOB_STRING, AT(kv_policy), LINE_CMDS & ~TEXT_BENCH, "full", "NAME",

@@ -58,8 +58,8 @@ enum config_on_off { CONFIG_ON, CONFIG_OFF };
 
 struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
-    const char *machine, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir, *config,
-        *work_dir, *compare, *policies, *budgets, *kv_formats;
+    const char *machine, *machines, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir,
+        *config, *work_dir, *compare, *policies, *budgets, *kv_formats;
     const char *device, *compute, *isa, *weights, *kv_policy, *kv_format, *ignore_fields, *shard,
         *kv_budget, *kv_budget_layers, *kv_recent, *resident, *percent;
     /* Flags whose value is one of a few words: the index of the word in the table. */

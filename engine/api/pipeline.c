@@ -11,18 +11,12 @@
 #include "engine/data/out.h"
 #include "offload/peers.h"
 
-/* The plan's numbers that decide which rows enter a pass and which tokens they take. */
-struct common {
-    int64_t batch, prefill_tokens, no_sharing;
-};
-
 struct pipeline {
     struct peers *peers;
     struct config config; // of this rank
     struct model part;
-    struct common common; // batch 0: not agreed yet
-    struct out told;      // of rank 0's job
-    int64_t line_max;     // of rank 0
+    struct out told;  // of rank 0's job
+    int64_t line_max; // of rank 0
 };
 
 struct peers *pipeline_peers(const struct run *r)
@@ -77,6 +71,7 @@ enum err pipeline_open(struct run *r)
         return fail(ERR_FIT, "no memory for --pipeline");
     p->config = *r->config;
     TRY(peers_open(&p->peers));
+    r->ranks.n = peers_n(p->peers);
     r->config = &p->config;
     TRY(share_machine(p));
     if (peers_rank(p->peers) == 0)
@@ -90,6 +85,16 @@ enum err pipeline_open(struct run *r)
     return OK;
 }
 
+enum err pipeline_part(struct run *r, struct model *part, int from, int to)
+{
+    TRY(model_cut(part, r->model, from, to));
+    for (int i = 0; i < 2; i++)
+        memmove(r->kinds[i].layer, r->kinds[i].layer + from,
+                (size_t)(to - from) * sizeof *r->kinds[i].layer);
+    r->model = part;
+    return OK;
+}
+
 enum err pipeline_cut(struct run *r)
 {
     struct pipeline *p = r->pipeline;
@@ -98,13 +103,9 @@ enum err pipeline_cut(struct run *r)
         return fail(ERR_USAGE, "--pipeline: %d ranks, and the model has %d layers", n, layers);
     const int from = (int)((int64_t)layers * rank_of(r) / n),
               to = (int)((int64_t)layers * (rank_of(r) + 1) / n);
-    TRY(model_cut(&p->part, r->model, from, to));
-    for (int i = 0; i < 2; i++)
-        memmove(r->kinds[i].layer, r->kinds[i].layer + from,
-                (size_t)(to - from) * sizeof *r->kinds[i].layer);
+    TRY(pipeline_part(r, &p->part, from, to));
     log_line(LOG_INFO, "pipeline: %d ranks; rank %d has decoder layers %d to %d of %d", n,
              rank_of(r), from, to - 1, layers);
-    r->model = &p->part;
     return OK;
 }
 
@@ -172,23 +173,38 @@ void pipeline_follow(const struct run *r, struct job_config *job)
     job->line_max = r->pipeline->line_max;
 }
 
+static void agree(struct ranks *all, const struct ranks *one)
+{
+    if (all->batch == 0) {
+        *all = *one;
+        return;
+    }
+    all->batch = min_i64(all->batch, one->batch);
+    all->prefill_tokens = min_i64(all->prefill_tokens, one->prefill_tokens);
+    all->no_sharing |= one->no_sharing;
+}
+
+void pipeline_agree(struct ranks *all, const struct plan *plan)
+{
+    agree(all, &(struct ranks){all->n, plan->batch, plan->prefill_tokens, plan->no_sharing});
+}
+
 enum err pipeline_wish(const struct run *r, struct plan_wish *wish)
 {
-    if (!r->pipeline)
+    const struct ranks *ranks = &r->ranks;
+    if (ranks->n == 0)
         return OK;
-    const struct common *common = &r->pipeline->common;
-    /* A group for each rank to work on, and one on its way. */
-    const int groups = peers_n(r->pipeline->peers) + 1;
+    const int groups = pipeline_groups(ranks->n);
     wish->groups = groups;
     if (wish->batches == 0)
         wish->batches = groups;
     if (wish->batches % groups != 0)
         return fail(ERR_USAGE, "--batches: %d is not a multiple of %d, the ranks and one",
                     wish->batches, groups);
-    if (common->batch > 0) {
-        wish->batch = (int)common->batch;
-        wish->prefill_tokens = (int)common->prefill_tokens;
-        wish->no_sharing = (int)common->no_sharing;
+    if (ranks->batch > 0) {
+        wish->batch = (int)ranks->batch;
+        wish->prefill_tokens = (int)ranks->prefill_tokens;
+        wish->no_sharing = (int)ranks->no_sharing;
     }
     return OK;
 }
@@ -211,7 +227,7 @@ enum err pipeline_plan(struct run *r)
 {
     struct pipeline *p = r->pipeline;
     const struct plan *plan = &r->decision.plan;
-    struct common all[PEERS_MAX];
+    struct ranks all[PEERS_MAX];
     char turn = 0;
     r->keep_rows = 1; // which rows fit must not depend on the rank
     if (rank_of(r) == 0)
@@ -221,17 +237,14 @@ enum err pipeline_plan(struct run *r)
         TRY(run_rates(r));
     r->plan_told = PLAN_DETAILS;
     TRY(run_choose(r));
-    p->common = (struct common){plan->batch, plan->prefill_tokens, plan->no_sharing};
-    TRY(peers_gather(p->peers, &p->common, sizeof p->common, all));
-    for (int i = 1; i < peers_n(p->peers) && rank_of(r) == 0; i++) {
-        p->common.batch = min_i64(p->common.batch, all[i].batch);
-        p->common.prefill_tokens = min_i64(p->common.prefill_tokens, all[i].prefill_tokens);
-        p->common.no_sharing |= all[i].no_sharing;
-    }
-    TRY(peers_tell(p->peers, &p->common, sizeof p->common));
+    pipeline_agree(&r->ranks, plan);
+    TRY(peers_gather(p->peers, &r->ranks, sizeof r->ranks, all));
+    for (int i = 1; i < r->ranks.n && rank_of(r) == 0; i++)
+        agree(&r->ranks, &all[i]);
+    TRY(peers_tell(p->peers, &r->ranks, sizeof r->ranks));
     r->plan_told = PLAN_LINE;
     TRY(run_choose(r));
-    CHECK(plan->batch == p->common.batch && plan->prefill_tokens == p->common.prefill_tokens);
+    CHECK(plan->batch == r->ranks.batch && plan->prefill_tokens == r->ranks.prefill_tokens);
     TRY(slowest(r));
     if (job_cap_open(r->job))
         job_cap_fix(r->job, 0, &r->work);

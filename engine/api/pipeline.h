@@ -12,6 +12,9 @@
 enum err pipeline_open(struct run *r);
 /* Cuts r->model to this rank's layers. ERR_USAGE: more ranks than layers. */
 enum err pipeline_cut(struct run *r);
+/* The same for any run and part; r->model becomes `part`, which the caller closes
+ * (model_cut_close). ERR_FIT. */
+enum err pipeline_part(struct run *r, struct model *part, int from, int to);
 /* Opens the job: with its files on rank 0, which tells the others. ERR_JOB: a rank has another
  * model, other flags or another instruction set. */
 enum err pipeline_job(struct run *r, enum request_kind kind);
@@ -19,7 +22,14 @@ enum err pipeline_job(struct run *r, enum request_kind kind);
 void pipeline_follow(const struct run *r, struct job_config *job);
 /* Plans this rank's part, and again with the batches of the rank that has the least room. */
 enum err pipeline_plan(struct run *r);
-/* What all ranks must have in common; nothing without a pipeline. */
+/* Groups of batches: one for each rank to work on, and one on its way. */
+static inline int pipeline_groups(int ranks)
+{
+    return ranks + 1;
+}
+/* Lowers what all ranks have in common to what one rank's plan has. */
+void pipeline_agree(struct ranks *all, const struct plan *plan);
+/* Wishes what all ranks have in common (r->ranks); nothing without a pipeline. */
 enum err pipeline_wish(const struct run *r, struct plan_wish *wish);
 /* After the walk: rank 0 says how each rank spent its time. */
 enum err pipeline_report(struct run *r);

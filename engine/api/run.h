@@ -68,6 +68,13 @@ struct decision {
     struct plan_time time;
 };
 
+/* What the ranks of a pipeline have in common: how many they are, and the plan's numbers that
+ * decide which rows enter a pass and which tokens they take. */
+struct ranks {
+    int n;                                     // 0: no pipeline
+    int64_t batch, prefill_tokens, no_sharing; // batch 0: not agreed yet
+};
+
 /* A session, one job at a time, and its decision. From run_prepare() to run_close(). */
 struct run {
     const struct config *config; // borrowed
@@ -104,6 +111,7 @@ struct run {
     struct work work;
     struct claims *claims; // borrowed: of --work-dir; NULL: this process does all rows
     struct pipeline *pipeline; // owned: of --pipeline, or NULL
+    struct ranks ranks;        // of the pipeline that this run plans a part of
     int make_out;          // see job.h
     char fingerprint[8192];  // session.fingerprint, plus what determines the bytes of this job
     int64_t n_left_out;      // rows that run_plan left out because of long prompts

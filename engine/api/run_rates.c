@@ -126,7 +126,7 @@ static void derive_matmuls_of_model(struct run *r, struct probe_model *model)
 {
     struct model_weights weights;
     /* A part may lack the head; its layers are like those of the whole. */
-    const struct model *m = r->pipeline ? &r->session->opened.model : r->model;
+    const struct model *m = r->ranks.n > 0 ? &r->session->opened.model : r->model;
     engine_model_ops(m, r->ops.compute, r->kv_format, &r->evict, model);
     probe_model_weights(model, &weights);
     model_rates_derive(&r->costs.rates, &r->machine, &weights);

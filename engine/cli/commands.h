@@ -20,6 +20,12 @@ enum err command_probe(const struct config *c);
 enum err command_cache(const struct config *c);
 enum err command_bench(const struct config *c); // bench/
 
+/* Of `plan`: predicts the job of a prepared run (run_prepare) on the machines, which are not
+ * planned yet: sharing its rows and as a pipeline. Prints both and which is faster, as tables or
+ * (--json) as JSON. ERR_INPUT: a machine file; ERR_FIT: the job fits neither way. */
+struct machines;
+enum err plan_machines(struct run *r, struct machines *m);
+
 /* Copies c to *with and makes -i readable more than once: standard input (`-`) is stored in a file
  * (engine/cli/spool.h), for a job beside OUT. */
 enum err command_input(struct config *with, const struct config *c, int job);

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/api/machines.h"
 #include "engine/api/plan_file.h"
 #include "engine/api/report.h"
 #include "engine/api/words.h"
@@ -207,10 +208,36 @@ static enum err plan(struct run *r)
     return OK;
 }
 
+/* Plans for the machines of the list; for one it is `--machine`. */
+static enum err plan_on(struct config *with, struct machines *machines)
+{
+    struct run *r = NULL;
+    with->machine = machines->kinds[0].path;
+    TRY(run_begin(&r, with));
+    if (machines->n == 1)
+        return run_end(r, plan(r));
+    enum err err = run_prepare(r, with);
+    return run_end(r, err == OK ? plan_machines(r, machines) : err);
+}
+
+static enum err plan_list(struct config *with)
+{
+    struct machines machines;
+    if (with->machine || with->out)
+        return fail(ERR_USAGE, "--machines: does not go with %s",
+                    with->machine ? "--machine" : "-o");
+    TRY(machines_open(&machines, with->machines));
+    const enum err err = plan_on(with, &machines);
+    machines_close(&machines);
+    return err;
+}
+
 enum err command_plan(const struct config *asked)
 {
     struct config with;
     TRY(command_input(&with, asked, 0));
+    if (with.machines)
+        return plan_list(&with);
     struct run *r = NULL;
     TRY(run_begin(&r, &with));
     return run_end(r, plan(r));

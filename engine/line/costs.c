@@ -71,7 +71,7 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
     for (int layer = 0; layer < s->n_layers; layer++)
         w->flops_per_token += 2 * (s->dim * (2 * heads + 2 * kv) + mlp_numbers(s, layer));
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
-    w->embed_row_bytes = dtype_row_bytes(t->dtype, t->k);
+    w->embed_row_bytes = model->layers[0].n_bytes > 0 ? dtype_row_bytes(t->dtype, t->k) : 0;
     w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
 }
 
