@@ -10,6 +10,7 @@
 #include "engine/api/rows.h"
 #include "engine/data/out.h"
 #include "offload/peers.h"
+#include "policy/cut.h"
 
 struct pipeline {
     struct peers *peers;
@@ -95,17 +96,31 @@ enum err pipeline_part(struct run *r, struct model *part, int from, int to)
     return OK;
 }
 
+void pipeline_layer_bytes(const struct model *model, double *n_bytes)
+{
+    const int layers = model->shape.n_layers;
+    memset(n_bytes, 0, (size_t)layers * sizeof *n_bytes);
+    for (int i = 1; i < model->n_layers; i++)
+        n_bytes[min_i64(i, layers) - 1] += (double)model->layers[i].n_bytes;
+}
+
 enum err pipeline_cut(struct run *r)
 {
     struct pipeline *p = r->pipeline;
-    const int n = peers_n(p->peers), layers = r->model->shape.n_layers;
+    const int n = peers_n(p->peers), rank = rank_of(r), layers = r->model->shape.n_layers;
+    int first[PEERS_MAX + 1];
     if (n > layers)
         return fail(ERR_USAGE, "--pipeline: %d ranks, and the model has %d layers", n, layers);
-    const int from = (int)((int64_t)layers * rank_of(r) / n),
-              to = (int)((int64_t)layers * (rank_of(r) + 1) / n);
-    TRY(pipeline_part(r, &p->part, from, to));
-    log_line(LOG_INFO, "pipeline: %d ranks; rank %d has decoder layers %d to %d of %d", n,
-             rank_of(r), from, to - 1, layers);
+    double *cost = malloc((size_t)n * (size_t)layers * sizeof *cost);
+    if (!cost)
+        return fail(ERR_FIT, "no memory to cut %d layers", layers);
+    for (int i = 0; i < n; i++)
+        pipeline_layer_bytes(r->model, cost + (size_t)i * (size_t)layers);
+    cut_layers(cost, n, layers, first);
+    free(cost);
+    TRY(pipeline_part(r, &p->part, first[rank], first[rank + 1]));
+    log_line(LOG_INFO, "pipeline: %d ranks; rank %d has decoder layers %d to %d of %d", n, rank,
+             first[rank], first[rank + 1] - 1, layers);
     return OK;
 }
 

@@ -12,6 +12,9 @@
 enum err pipeline_open(struct run *r);
 /* Cuts r->model to this rank's layers. ERR_USAGE: more ranks than layers. */
 enum err pipeline_cut(struct run *r);
+/* Bytes of each decoder layer, by which a model is cut for equal machines: the head counts with the
+ * last. [shape.n_layers] */
+void pipeline_layer_bytes(const struct model *model, double *n_bytes);
 /* The same for any run and part; r->model becomes `part`, which the caller closes
  * (model_cut_close). ERR_FIT. */
 enum err pipeline_part(struct run *r, struct model *part, int from, int to);
