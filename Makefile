@@ -481,7 +481,7 @@ help-md: $(BIN)
 
 ## clean: removes what was built
 clean:
-	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so
+	$(Q)rm -rf $(BUILD) $(BIN) $(BIN)-cuda.so $(BIN)-mpi.so
 
 ## check-ptx: runs the CUDA kernels' PTX on the CPU (nvcc; minutes)
 # The PTX of every architecture, interpreted in the fibers of the SIMT shim: what nvcc makes of the kernels gives the bits

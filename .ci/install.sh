@@ -55,6 +55,7 @@ install_all() {
     put "$work" lib/pkgconfig/sluice.pc 644
     put engine/api/example.c share/doc/sluice/example.c 644
     [ -z "${CUDA_SO:-}" ] || put "$CUDA_SO" lib/sluice/sluice-cuda.so 755
+    [ ! -e "$BIN-mpi.so" ] || put "$BIN-mpi.so" lib/sluice/sluice-mpi.so 755
     put_made share/man/man1/sluice.1 --man
     put_made share/bash-completion/completions/sluice --completion bash
     put_made share/zsh/site-functions/_sluice --completion zsh

@@ -57,7 +57,7 @@ fault("hidden states of the batch before", "engine/line/home_hidden.c",
       "int64_t first = h->hidden_offset[home.tier] + (home.rank > 1 ? home.rank - 1 : home.rank) * h->hidden_frame_bytes;",
       BYTES, LINE)
 fault("a weight frame is given back too early", "engine/line/stage.c",
-      "if (s.batch == e->order.batches - 1 && s.whole)", "if (s.batch == 0 && s.whole)", BYTES, DISORDER)
+      "+ e->order.batches - 1 && s.whole)", "&& s.whole)", BYTES, DISORDER)
 fault("look-ahead beyond what the order allows", "policy/plan.c",
       "return max_i64(0, order_pass_steps(order) - 1 - plan->window - apart);",
       "return max_i64(0, order_pass_steps(order) + 2 + apart);", "plan_test",
@@ -65,7 +65,7 @@ fault("look-ahead beyond what the order allows", "policy/plan.c",
 fault("the order of layers: slices before the last decoder layer", "policy/walk.c",
       "s->layer <= order->decoder ? STEP_DECODE", "s->layer < order->decoder ? STEP_DECODE", "walk_test")
 fault("a two-part layer starts its batches out of turn", "policy/walk.c",
-      "batch + 1 + (batch + 1 < last);", "batch + 1;", "walk_test")
+      "batch + 1 + (batch + 1 < last));", "batch + 1);", "walk_test")
 
 # ---- stored bytes: checksums, errors
 
@@ -422,7 +422,7 @@ fault("a weight frame is free when its ops are queued", "engine/line/stage.c",
 fault("a batch begins before its tokens are there", "policy/walk.c",
       "begins ? min_i64(w->window, w->order.batches) : w->window", "w->window + 0 * begins", "walk_test", LINE)
 fault("the results of two passes share a place", "engine/line/batch.c",
-      "&b->heads[t->pass & 1];", "&b->heads[0];", LINE)
+      ": t->pass & 1];", ": 0];", LINE)
 fault("a copy is taken for done when it is queued", "offload/mover.c",
       "    api->notify(s, piece_landed, p);", "    piece_landed(p, OK);", LINE, "device_test")
 fault("copies in flight are counted, not their bytes", "offload/mover.c",
@@ -490,15 +490,15 @@ fault("a KV frame is given back after part 0", "engine/line/stage.c",
       "    if (!s.whole && s.kind == STEP_DECODE)\n        TRY(home_kv_put(&e->home, s.n, s.layer - 1, s.batch));\n"
       "    if (!s.whole) // the part only read the hidden states\n", LINE)
 fault("a layer's frame is given back after part 0 of its last batch", "engine/line/stage.c",
-      "if (s.batch == e->order.batches - 1 && s.whole)", "if (s.batch == e->order.batches - 1)", LINE)
+      "+ e->order.batches - 1 && s.whole)", "+ e->order.batches - 1)", LINE)
 fault("the next part reads KV before the other has written it", "policy/plan.c",
       "int apart = order->parts == 2 ? ORDER_PARTS_APART : 0;", "int apart = 0;", LINE, SIM)
 fault("a layer is decoded in its first pass only", "engine/line/home_weights.c",
       "        return first ? h->tiles : NULL;",
       "    {\n        static uint8_t seen[PLAN_LAYERS_MAX];\n        return first && !seen[layer]++ ? h->tiles : NULL;\n    }", LINE)
 fault("tiles are read before they are decoded", "engine/line/stage.c",
-      "home_weights_tiles(&e->home, s.layer, s.batch == 0 && s.part == 0);",
-      "home_weights_tiles(&e->home, s.layer, s.batch == e->order.batches - 1 && s.part == 0);", LINE)
+      "const int first = s.batch == order_first(&e->order, s.pass) && s.part == 0;",
+      "const int first = s.batch == order_first(&e->order, s.pass) + e->order.batches - 1 && s.part == 0;", LINE)
 fault("a trace shows the slots of before", "engine/line/layer_decode.c",
       "kv_row_at(&w->rows, f->row, &f->limits, slots);", "kv_row_at(&w->rows, f->row, &f->limits, slots & ~3);",
       "evict_golden.py")

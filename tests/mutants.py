@@ -30,6 +30,7 @@ import mutant_plan  # noqa: F401
 import mutant_promises  # noqa: F401
 import mutant_rows  # noqa: F401
 import mutant_devices  # noqa: F401
+import mutant_pipeline  # noqa: F401
 import mutant_workdir  # noqa: F401
 import mutant_simt  # noqa: F401
 import mutant_results

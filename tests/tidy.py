@@ -50,7 +50,7 @@ BANNED = [ # call, where it may stand (regular expression, or None), why not
      "stdout is for results, written by commands"),
 ]
 # Who allocates: what comes up before the line starts (parsers, openers, rings), never the line itself.
-ALLOCATES = (r"kernels/(device_cpu|base/trace|base/pool|base/thread)\.c|kernels/cuda/(device|loose|pins)\.cu|offload/(codec|mover|ring\w*|tier_nvme|machine|probe_matmul|machine_file)\.c|"
+ALLOCATES = (r"kernels/(device_cpu|base/trace|base/pool|base/thread)\.c|kernels/cuda/(device|loose|pins)\.cu|offload/(codec|mover|peers\w*|ring\w*|tier_nvme|machine|probe_matmul|machine_file)\.c|"
              r"engine/(data|model|text|job|api|cli)/.*\.c|engine/line/(engine|dummy_layers)\.c|"
              r"bench/.*|tests/.*")
 SILENT = r"policy/.*"  # formats into buffers; never onto a stream

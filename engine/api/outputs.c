@@ -206,13 +206,14 @@ static enum err check_shared(const struct config *c)
 /* A pipeline is one job of several processes, of which rank 0 has the files. */
 static enum err check_pipeline(const struct config *c)
 {
-    const char *flag = c->work_dir                              ? "work-dir"
-                       : c->dry_run                             ? "dry-run"
-                       : c->kv_dump                             ? "kv-dump"
-                       : c->kv_trace                            ? "kv-trace"
-                       : c->in && strcmp(c->in, "-") == 0       ? "input -"
-                       : c->out && strcmp(c->out, "-") == 0     ? "output -"
-                                                                : NULL;
+    const char *flag = c->devices                           ? "devices"
+                       : c->work_dir                        ? "work-dir"
+                       : c->dry_run                         ? "dry-run"
+                       : c->kv_dump                         ? "kv-dump"
+                       : c->kv_trace                        ? "kv-trace"
+                       : c->in && strcmp(c->in, "-") == 0   ? "input -"
+                       : c->out && strcmp(c->out, "-") == 0 ? "output -"
+                                                            : NULL;
     return flag ? fail(ERR_USAGE, "--pipeline: does not go with --%s", flag) : OK;
 }
 

@@ -110,14 +110,14 @@ struct run {
     struct job *job; // owned
     struct work work;
     struct work part; // of `work`: what this worker may expect to do, if there are config.workers
-    struct claims *claims;   // borrowed: of --work-dir; NULL: this process does all rows
-    int make_out;            // see job.h
+    struct claims *claims;     // borrowed: of --work-dir; NULL: this process does all rows
+    int make_out;              // see job.h
     struct pipeline *pipeline; // owned: of --pipeline, or NULL
     struct ranks ranks;        // of the pipeline that this run plans a part of
-    char fingerprint[8192];  // session.fingerprint, plus what determines the bytes of this job
-    int64_t n_left_out;      // rows that run_plan left out because of long prompts
-    struct pack_codec codec; // owned: of the pack; opened by run_walk
-    struct replan *replan;   // owned; NULL: the plan never changes
+    char fingerprint[8192];    // session.fingerprint, plus what determines the bytes of this job
+    int64_t n_left_out;        // rows that run_plan left out because of long prompts
+    struct pack_codec codec;   // owned: of the pack; opened by run_walk
+    struct replan *replan;     // owned; NULL: the plan never changes
     struct engine engine;
     int engine_opened;
     /* Called about once a second; left_s below 0: unknown. NULL: not wanted. */
