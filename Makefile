@@ -273,7 +273,7 @@ $(CLOCK_BIN): $(BUILD)/bench/gpu/clock_wrap.o $(OBJ) | $(CLOCK_SO)
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(SAN) -rdynamic $(CLOCK_WRAPS:%=-Wl,--wrap=%) -o $@ $^ $(LDLIBS)
 
-tools: $(TOOLS) $(SHIMS) $(FAULT_BIN) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN) $(if $(SAN),,$(LIB_SO))
+tools: $(TOOLS) $(SHIMS) $(FAULT_BIN) $(SIM_SO) $(GPU_MODEL) $(CLOCK_SO) $(CLOCK_BIN) $(if $(SAN),,$(LIB_SO) $(if $(shell command -v $(MPICC)),mpi))
 # ThreadSanitizer: all but the kernels of instruction sets (they take long to build, and runs are asked
 # for --isa portable) and the decoders, whose target_clones are chosen before it is up.
 ifeq ($(BUILD),build/tsan)

@@ -40,6 +40,8 @@ check)
     need python3-venv python3 -c 'import venv, ensurepip'
     need slurm-wlm sh -c 'command -v slurmctld && command -v slurmd && command -v sbatch'
     need munge sh -c 'command -v munged'
+    need openmpi-bin sh -c 'command -v mpirun'
+    need libopenmpi-dev sh -c 'command -v mpicc'
     need locales test -e /usr/share/i18n/locales/de_DE
     ;;
 fuzz)

@@ -146,6 +146,15 @@ struct device *device_cpu(void);
  * ERR_USAGE: unknown spec; ERR_DEVICE: not available. */
 enum err device_open(const char *spec, struct device **d);
 void device_close(struct device *d); // accepts NULL
+#define DEVICES_MAX 64
+/* Where a device is. */
+struct device_place {
+    char pci[16]; // its address on the PCI bus, "0000:01:00.0"; "": unknown
+};
+/* Counts the devices 0 to *n - 1 of a kind, "cuda" or "PATH.so", with which spec begins in n_kind
+ * bytes; at most DEVICES_MAX. Opens none. ERR_USAGE: unknown kind; ERR_DEVICE: there is none. */
+enum err device_count(const char *spec, int n_kind, struct device_place places[DEVICES_MAX],
+                      int *n);
 /* 1 when an NVIDIA driver is loaded. */
 int device_cuda_driver(void);
 /* Writes the path of sluice-WHICH.so ("cuda", "mpi"): ../lib/sluice/ of an installed program, else
@@ -157,6 +166,9 @@ enum err device_library_path(const char *which, char *path, int cap);
 #define DEVICE_VERSION 5
 #define DEVICE_ENTRY   "sluice_device_open"
 typedef enum err (*device_entry_fn)(int version, const char *arg, struct device **d);
+/* And, where there may be several devices, as DEVICE_COUNT: see device_count(). */
+#define DEVICE_COUNT "sluice_device_count"
+typedef enum err (*device_count_fn)(int version, struct device_place places[DEVICES_MAX], int *n);
 
 #ifdef __cplusplus
 }

@@ -19,8 +19,9 @@ static int is_library(char path[PATH_MAX])
            strstr(info.dli_fname, "libsluice.so") && realpath(info.dli_fname, path);
 }
 
-/* The library stays loaded until the process ends: drivers may not unload cleanly. */
-static enum err open_library(const char *path, const char *arg, struct device **d)
+/* Finds a function of a library and writes its address to fn: ISO C cannot cast it. The library
+ * stays loaded until the process ends: drivers may not unload cleanly. */
+static enum err find_entry(const char *path, const char *name, void *fn)
 {
     char own[PATH_MAX];
     if (is_library(own)) // makes its symbols, which the device calls, visible to other libraries
@@ -28,13 +29,11 @@ static enum err open_library(const char *path, const char *arg, struct device **
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return fail(ERR_DEVICE, "device: %s", dlerror());
-    void *symbol = dlsym(library, DEVICE_ENTRY);
+    void *symbol = dlsym(library, name);
     if (!symbol)
-        return fail(ERR_DEVICE, "%s: not a device library of sluice (it has no %s)", path,
-                    DEVICE_ENTRY);
-    device_entry_fn entry;
-    memcpy(&entry, &symbol, sizeof entry); // ISO C cannot cast it
-    return entry(DEVICE_VERSION, arg, d);
+        return fail(ERR_DEVICE, "%s: not a device library of sluice (it has no %s)", path, name);
+    memcpy(fn, &symbol, sizeof symbol);
+    return OK;
 }
 
 int device_cuda_driver(void)
@@ -62,21 +61,39 @@ enum err device_library_path(const char *which, char *path, int cap)
     return OK;
 }
 
-static enum err open_cuda(const char *arg, struct device **d)
+/* The library of the kind of devices that spec begins with, in n_kind bytes. `flag` has the value
+ * spec, one of `choices`. */
+static enum err library_of(const char *flag, const char *choices, const char *spec, long n_kind,
+                           char path[PATH_MAX])
+{
+    if (n_kind == 4 && strncmp(spec, "cuda", 4) == 0) {
+        enum err err = device_library_path("cuda", path, PATH_MAX);
+        return err == OK || device_cuda_driver()
+                   ? err
+                   : fail(ERR_DEVICE, "cuda: no NVIDIA driver here (use --device cpu)");
+    }
+    if (n_kind < 4 || strncmp(spec + n_kind - 3, ".so", 3) != 0 || n_kind >= PATH_MAX)
+        return fail_choice(flag, spec, choices);
+    snprintf(path, PATH_MAX, "%.*s", (int)n_kind, spec);
+    return OK;
+}
+
+/* Opens a device of a library. */
+static enum err open_other(const char *spec, struct device **d)
 {
     char path[PATH_MAX];
-    if (device_library_path("cuda", path, sizeof path) != OK) {
-        if (device_cuda_driver())
-            return ERR_DEVICE;
-        return fail(ERR_DEVICE, "cuda: no NVIDIA driver here (use --device cpu)");
-    }
-    return open_library(path, arg, d);
+    device_entry_fn entry;
+    const char *colon = strrchr(spec, ':');
+    const long n_kind = colon ? colon - spec : (long)strlen(spec);
+    TRY(library_of("device", "auto|cpu|cuda[:i]", spec, n_kind, path));
+    TRY(find_entry(path, DEVICE_ENTRY, &entry));
+    return entry(DEVICE_VERSION, colon ? colon + 1 : "", d);
 }
 
 static enum err open_auto(struct device **d)
 {
     *d = device_cpu();
-    if (!device_cuda_driver() || open_cuda("", d) == OK)
+    if (!device_cuda_driver() || open_other("cuda", d) == OK)
         return OK;
     *d = device_cpu();
     log_line(LOG_WARN, "%s; using the CPU (--device cpu avoids this warning)", err_text());
@@ -85,21 +102,22 @@ static enum err open_auto(struct device **d)
 
 enum err device_open(const char *spec, struct device **d)
 {
-    char path[PATH_MAX];
-    const char *colon = strrchr(spec, ':'), *end = colon ? colon : spec + strlen(spec);
     *d = NULL;
     if (strcmp(spec, "auto") == 0)
         return open_auto(d);
-    if (strcmp(spec, "cpu") == 0) {
-        *d = device_cpu();
-        return OK;
-    }
-    if (end - spec == 4 && strncmp(spec, "cuda", 4) == 0)
-        return open_cuda(colon ? colon + 1 : "", d);
-    if (end - spec < 4 || strncmp(end - 3, ".so", 3) != 0 || end - spec >= PATH_MAX)
-        return fail_choice("device", spec, "auto|cpu|cuda[:i]");
-    snprintf(path, sizeof path, "%.*s", (int)(end - spec), spec);
-    return open_library(path, colon ? colon + 1 : "", d);
+    if (strcmp(spec, "cpu") != 0)
+        return open_other(spec, d);
+    *d = device_cpu();
+    return OK;
+}
+
+enum err device_count(const char *spec, int n_kind, struct device_place places[DEVICES_MAX], int *n)
+{
+    char path[PATH_MAX];
+    device_count_fn count;
+    TRY(library_of("devices", "all|0,2", spec, n_kind, path));
+    TRY(find_entry(path, DEVICE_COUNT, &count));
+    return count(DEVICE_VERSION, places, n);
 }
 
 void device_close(struct device *d)

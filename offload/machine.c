@@ -4,6 +4,7 @@
  * are also filtered by the affinity mask. */
 #include "offload/machine.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <hwloc.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define CPUS_MAX     8192
+#define NODE_UNKNOWN (-2)
 #define DM_DEPTH_MAX 4 // stacked device-mapper and RAID devices
 
 atomic_int machine_in_library;
@@ -79,6 +81,57 @@ static void hwloc_read(struct machine_info *info, const cpu_set_t *mask, size_t 
     hwloc_obj_t package = hwloc_get_obj_by_type(t, HWLOC_OBJ_PACKAGE, 0);
     const char *name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : NULL;
     snprintf(info->cpu_name, sizeof info->cpu_name, "%s", name ? name : "");
+    hwloc_topology_destroy(t);
+}
+
+/* 1 if this part may run on the core: one of its node (-1: of all), within `mask`. */
+static int core_counts(hwloc_obj_t core, int node, hwloc_const_cpuset_t mask)
+{
+    return hwloc_bitmap_intersects(core->cpuset, mask) &&
+           (node < 0 || hwloc_bitmap_isset(core->nodeset, (unsigned)node));
+}
+
+/* Number of cores of the node; the cores `from` to `to` - 1 among them are added to `set`. */
+static int cores_of_node(hwloc_topology_t t, int node, hwloc_const_cpuset_t mask, int from, int to,
+                         hwloc_cpuset_t set)
+{
+    int n = 0, n_all = hwloc_get_nbobjs_by_type(t, HWLOC_OBJ_CORE);
+    for (int i = 0; i < n_all; i++) {
+        hwloc_obj_t core = hwloc_get_obj_by_type(t, HWLOC_OBJ_CORE, (unsigned)i);
+        if (!core_counts(core, node, mask))
+            continue;
+        if (n >= from && n < to)
+            hwloc_bitmap_or(set, set, core->cpuset);
+        n++;
+    }
+    return n;
+}
+
+void machine_share_cpus(const int *nodes, int n_parts, int part)
+{
+    hwloc_topology_t t;
+    if (topology_open(&t) != 0)
+        return;
+    hwloc_cpuset_t mask = hwloc_bitmap_alloc(), set = hwloc_bitmap_alloc();
+    if (mask && set && hwloc_get_cpubind(t, mask, HWLOC_CPUBIND_PROCESS) == 0) {
+        int node = nodes[part], before = 0, sharing = 0;
+        if (node >= 0 && cores_of_node(t, node, mask, 0, 0, set) == 0)
+            node = -1;
+        for (int i = 0; i < n_parts; i++) {
+            const int shares = node < 0 || nodes[i] == node;
+            before += shares && i < part;
+            sharing += shares;
+        }
+        const int cores = cores_of_node(t, node, mask, 0, 0, set);
+        const int few = cores < sharing; // then the parts share all of them
+        cores_of_node(t, node, mask, few ? 0 : before * cores / sharing,
+                      few ? cores : (before + 1) * cores / sharing, set);
+        hwloc_bitmap_and(set, set, mask);
+        if (!hwloc_bitmap_iszero(set))
+            (void)hwloc_set_cpubind(t, set, HWLOC_CPUBIND_PROCESS);
+    }
+    hwloc_bitmap_free(mask);
+    hwloc_bitmap_free(set);
     hwloc_topology_destroy(t);
 }
 
@@ -173,6 +226,29 @@ static int slave_find(const char *device, char *name, size_t n_name)
     return found;
 }
 
+/* The number in a numa_node file, -1 for no node; NODE_UNKNOWN: there is no such file. */
+static int node_read(const char *root, const char *folder)
+{
+    char path[PATH_MAX + 16], line[32];
+    snprintf(path, sizeof path, "%s/numa_node", folder);
+    FILE *f = file_open(root, path);
+    if (!f)
+        return NODE_UNKNOWN;
+    int node = fgets(line, sizeof line, f) ? (int)strtol(line, NULL, 10) : -1;
+    fclose(f);
+    return node;
+}
+
+int machine_pci_node(const char *root, const char *pci)
+{
+    char folder[64] = "/sys/bus/pci/devices/";
+    size_t n = strlen(folder);
+    for (const char *p = pci; *p && n + 1 < sizeof folder; p++) // names there are in lower case
+        folder[n++] = (char)tolower((unsigned char)*p);
+    folder[n] = 0;
+    return *pci ? (int)max_i64(node_read(root, folder), -1) : -1;
+}
+
 int machine_device_node(const char *root, unsigned device_major, unsigned device_minor)
 {
     char link[2 * PATH_MAX], device[PATH_MAX], name[NAME_MAX + 1];
@@ -186,14 +262,9 @@ int machine_device_node(const char *root, unsigned device_major, unsigned device
     }
     /* .../0000:01:00.0/nvme/nvme0/nvme0n1/nvme0n1p2: one of the parents has a numa_node file. */
     for (char *slash; (slash = strrchr(device, '/')) && slash != device; *slash = 0) {
-        char path[PATH_MAX + 16], line[32];
-        snprintf(path, sizeof path, "%s/numa_node", device);
-        FILE *f = fopen(path, "re");
-        if (!f)
-            continue;
-        int node = fgets(line, sizeof line, f) ? (int)strtol(line, NULL, 10) : -1;
-        fclose(f);
-        return node;
+        const int node = node_read("", device);
+        if (node != NODE_UNKNOWN)
+            return node;
     }
     return -1;
 }

@@ -46,11 +46,19 @@ void machine_room(const struct machine_info *info, int64_t *ram, int64_t *disk);
  * slower, not wrong. */
 void machine_memory_bind(void *base, int64_t n_bytes, int node);
 
+/* Binds the calling process, which has one thread, to its part of the CPUs that it may use: whole
+ * cores of NUMA node nodes[part], divided among the parts of that node. Node -1, or one without
+ * such cores: the cores of all nodes, divided among all parts. Fewer cores than parts: all of them.
+ * Does nothing where the topology is not known. */
+void machine_share_cpus(const int *nodes, int n_parts, int part);
+
 int64_t machine_peak_rss_bytes(void); // VmHWM; 0 without /proc
 
 /* The part of machine_read() that reads memory. `root` as in cgroup_read(). */
 void machine_memory_read(struct machine_info *info, const char *root);
 /* NUMA node of the block device `major`:`minor`, -1 when unknown. `root` as in cgroup_read. */
 int machine_device_node(const char *root, unsigned device_major, unsigned device_minor);
+/* NUMA node of the card at this PCI address, "0000:C1:00.0"; -1 when unknown. */
+int machine_pci_node(const char *root, const char *pci);
 
 #endif

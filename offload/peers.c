@@ -16,7 +16,6 @@
 struct peers {
     struct peers_library *library;
     int rank, n;
-    double waited_s;
 
     pthread_t thread;
     int started;
@@ -34,11 +33,6 @@ int peers_rank(const struct peers *p)
 int peers_n(const struct peers *p)
 {
     return p->n;
-}
-
-double peers_waited_s(const struct peers *p)
-{
-    return p->waited_s;
 }
 
 /* ---- the thread ---- */
@@ -117,9 +111,13 @@ static enum err open_steps(struct peers *p)
     TRY(open_library(p));
     if (p->library->start(&p->rank, &p->n) != 0)
         return fail(ERR_DEVICE, "--pipeline: MPI: %s", p->library->why);
-    if (p->n < 2 || p->n > PEERS_MAX)
-        return fail(ERR_USAGE, "--pipeline: %d ranks; it takes 2 to %d (mpirun -np R)", p->n,
+    const int n = p->n;
+    if (n < 2 || n > PEERS_MAX) { // every rank finds this
+        p->library->end();
+        p->n = 0;
+        return fail(ERR_USAGE, "--pipeline: %d ranks; it takes 2 to %d (mpirun -np R)", n,
                     PEERS_MAX);
+    }
     TRY(thread_need(&p->thread, peers_main, p, "--pipeline", "messages"));
     p->started = 1;
     return OK;
@@ -192,7 +190,6 @@ void peers_receive(struct peers *p, int from, enum peers_tag tag, void *buf, int
 
 enum err peers_wait(struct peers *p, struct parcel *parcel, const atomic_int *stop)
 {
-    const int64_t start_ns = clock_ns();
     int stopped = 0;
     pthread_mutex_lock(&p->lock);
     while (parcel->busy && !stopped) {
@@ -206,7 +203,6 @@ enum err peers_wait(struct peers *p, struct parcel *parcel, const atomic_int *st
     }
     const enum err err = parcel->err;
     pthread_mutex_unlock(&p->lock);
-    p->waited_s += (double)(clock_ns() - start_ns) * 1e-9;
     if (stopped)
         return fail(ERR_STOPPED, "interrupted; the same command resumes");
     return err == OK ? OK : fail(err, "--pipeline: MPI: %s", p->library->why);

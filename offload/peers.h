@@ -22,10 +22,10 @@ enum peers_tag { PEERS_SETUP, PEERS_HIDDEN, PEERS_RESULTS };
 
 /* A message under way. Its owner keeps it, and the buffer, until peers_wait(). */
 struct parcel {
-    void *request;     // MPI's
-    int64_t n_bytes;   // received
-    int busy;          // 1: under way
-    enum err err;      // once it is not
+    void *request;       // MPI's
+    int64_t n_bytes;     // received
+    int busy;            // 1: under way
+    enum err err;        // once it is not
     struct parcel *next; // in the list of the thread
 };
 
@@ -49,8 +49,6 @@ void peers_receive(struct peers *p, int from, enum peers_tag tag, void *buf, int
 enum err peers_wait(struct peers *p, struct parcel *parcel, const atomic_int *stop);
 /* Takes back a receive that is under way. */
 void peers_cancel(struct peers *p, struct parcel *parcel);
-/* Seconds that this rank waited for messages so far. */
-double peers_waited_s(const struct peers *p);
 
 /* Of setup: rank 0's `n` bytes at buf reach all others. */
 enum err peers_tell(struct peers *p, void *buf, int64_t n);

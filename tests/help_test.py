@@ -98,7 +98,7 @@ def foreign(t, p, _):
             ("run", "--cpu-cache-compute", "--attn cpu"), ("bench throughput", "--path", "--model"), ("run", "--log-file", "--summary"),
             ("run", "--cut-gen-len", "--gen-len"), ("run", "--overlap", "always on"), ("run", "--attn-sparsity", "--kv-policy"),
             ("run", "--gpu-memory-utilization=0.9", "--mem-device"), ("run", "--max-model-len", "--mem-ram"),
-            ("run", "--tensor-parallel-size", "--shard"), ("run", "--max-num-seqs", "--batches"), ("run", "--dtype", "--compute"),
+            ("run", "--tensor-parallel-size", "--devices"), ("run", "--max-num-seqs", "--batches"), ("run", "--dtype", "--compute"),
             ("gen", "-ngl", "--mem-device"), ("gen", "-c", "--mem-ram"), ("gen", "--ctx-size", "--mem-ram"), ("gen", "--n-gpu-layers", "planner")):
         done = p.sluice(*command.split(), flag, "4")
         t.check(done.code == 2 and f": {flag.split('=')[0]}: unknown flag (" in done.err and words in done.err, f"{command} {flag}: {done.err!r}")

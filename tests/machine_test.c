@@ -255,6 +255,17 @@ static void test_device_node(void **state)
     machine_device_node(root, 253, 0);
 }
 
+static void test_pci_node(void **state)
+{
+    (void)state;
+    put("/sys/bus/pci/devices/0000:c1:00.0/numa_node", "3\n");
+    put("/sys/bus/pci/devices/0000:c2:00.0/numa_node", "-1\n");
+    assert_int_equal(machine_pci_node(root, "0000:C1:00.0"), 3);
+    assert_int_equal(machine_pci_node(root, "0000:C2:00.0"), -1);
+    assert_int_equal(machine_pci_node(root, "0000:C3:00.0"), -1);
+    assert_int_equal(machine_pci_node(root, ""), -1);
+}
+
 static void test_this_machine(void **state)
 {
     (void)state;
@@ -362,6 +373,7 @@ int main(void)
         cmocka_unit_test_setup(test_container, fixture),
         cmocka_unit_test_setup(test_damaged_files, fixture),
         cmocka_unit_test_setup(test_device_node, fixture),
+        cmocka_unit_test_setup(test_pci_node, fixture),
         cmocka_unit_test(test_room),
         cmocka_unit_test_setup(test_this_machine, fixture),
         cmocka_unit_test_setup(test_offload_dir, fixture),

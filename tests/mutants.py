@@ -29,6 +29,7 @@ import mutant_outputs  # noqa: F401
 import mutant_plan  # noqa: F401
 import mutant_promises  # noqa: F401
 import mutant_rows  # noqa: F401
+import mutant_devices  # noqa: F401
 import mutant_workdir  # noqa: F401
 import mutant_simt  # noqa: F401
 import mutant_results

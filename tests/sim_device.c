@@ -17,7 +17,7 @@
 #define SIM_MEMORY ((int64_t)1 << 30) // what it has, unless it is told
 /* Of its memory: not canonical, so that reading them faults; each allocation begins so far in that
  * a small number beside what half of a stale address left is none. */
-#define ADDRESSES  0x00d0000040000000u
+#define ADDRESSES   0x00d0000040000000u
 #define BLOCKS_MAX  64
 #define PINS_MAX    64
 #define STREAMS_MAX 64
@@ -57,7 +57,7 @@ struct sim_stream {
     pthread_cond_t queued;
     struct command *first, **last, *spare;
     int stop;
-    int index; // among the device's streams, as they were opened
+    int index;    // among the device's streams, as they were opened
     uint64_t rng; // the thread's own
 };
 
@@ -79,7 +79,7 @@ struct sim_device {
     int64_t n_commands, lose_at; // commands run so far; the one that loses the device, 0: none
     int lost;
     int64_t n_copies[STREAMS_MAX]; // queued so far, by the stream's index
-    int held; // index of the stream that goes on no more, -1: none
+    int held;                      // index of the stream that goes on no more, -1: none
     struct kind {
         int n, k, m;
     } kinds[KINDS_MAX]; // of matrices, for matmuls of its library
@@ -589,7 +589,21 @@ enum err sluice_device_open(int version, const char *arg, struct device **d)
     *d = sim_device_open((uint64_t)seed, (int)delay_us);
     sim(*d)->memory_bytes = memory_bytes;
     sim(*d)->reads_f16 = f16 != 0;
+    const char *lose = getenv("SIM_LOSE");
+    long long loses = -1, at = 0;
+    if (lose && sscanf(lose, "%lld:%lld", &loses, &at) == 2 && loses == seed)
+        lose_at = at;
     sim_device_lose(*d, lose_at);
+    return OK;
+}
+
+enum err sluice_device_count(int version, struct device_place places[DEVICES_MAX], int *n)
+{
+    const char *count = getenv("SIM_DEVICES");
+    if (version != DEVICE_VERSION)
+        return fail(ERR_DEVICE, "simulated device: another version of sluice's devices");
+    *n = count ? (int)strtol(count, NULL, 10) : 2;
+    memset(places, 0, (size_t)*n * sizeof *places);
     return OK;
 }
 

@@ -17,6 +17,9 @@ void sim_device_close(struct device *d);
  * arg: SEED[,DELAY_US[,LOSE_AT[,MEMORY_BYTES[,READS_F16]]]]: so many bytes of memory are all that
  * it has; 1: bf16 matmuls read weights as f16, and what is stored otherwise can only be planned. */
 enum err sluice_device_open(int version, const char *arg, struct device **d);
+/* As many as $SIM_DEVICES says (2); device I opens as SEED I, and if $SIM_LOSE is "I:N" it is lost
+ * at its N-th command. */
+enum err sluice_device_count(int version, struct device_place places[DEVICES_MAX], int *n);
 /* What the device would see at an address of its memory: for checks, when its streams are idle. */
 void *sim_device_peek(struct device *d, void *p);
 /* The n-th command from now on loses the device (0: none does). */

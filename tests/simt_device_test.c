@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 enum err sluice_device_open(int version, const char *arg, struct device **d);
+enum err sluice_device_count(int version, struct device_place places[DEVICES_MAX], int *n);
 
 #define N_SEEDS 8
 
@@ -75,6 +76,27 @@ static void test_what_cannot_be_opened_says_why(void **state)
     refused(m, DEVICE_VERSION, "", ERR_DEVICE, "no NVIDIA driver here");
     m.driver = 11000;
     refused(m, DEVICE_VERSION, "", ERR_DEVICE, "driver version is insufficient");
+}
+
+static void test_devices_are_counted_and_have_a_place(void **state)
+{
+    (void)state;
+    struct device_place places[DEVICES_MAX];
+    struct cudart_machine m = machine;
+    int n = 0;
+    m.n_devices = 3;
+    cudart_open(&m);
+    assert_int_equal(sluice_device_count(DEVICE_VERSION, places, &n), OK);
+    assert_int_equal(n, 3);
+    assert_string_equal(places[2].pci, "0000:03:00.0");
+    cudart_fail_call(3, cudaErrorUnknown, 0); // the second address
+    assert_int_equal(sluice_device_count(DEVICE_VERSION, places, &n), OK);
+    assert_string_equal(places[1].pci, "");
+    assert_int_equal(sluice_device_count(DEVICE_VERSION + 1, places, &n), ERR_DEVICE);
+    m.n_devices = 0;
+    cudart_open(&m);
+    assert_int_equal(sluice_device_count(DEVICE_VERSION, places, &n), ERR_DEVICE);
+    assert_non_null(strstr(err_text(), "no CUDA-capable device"));
 }
 
 static void test_what_it_says_of_itself(void **state)
@@ -725,6 +747,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_cannot_be_opened_says_why),
+        cmocka_unit_test(test_devices_are_counted_and_have_a_place),
         cmocka_unit_test(test_what_it_says_of_itself),
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_what_cannot_be_pinned),

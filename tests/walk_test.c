@@ -33,7 +33,7 @@ static void test_one_part_is_the_zig_zag(void **state)
     for (int batches = 1; batches <= 5; batches++)
         for (int decoder = 1; decoder <= 4; decoder++)
             for (int slices = 1; slices <= 3; slices++) {
-                struct order o = {1 + decoder + slices, decoder, 1, batches};
+                struct order o = {1 + decoder + slices, decoder, 1, batches, 0};
                 struct step s = step_at(&o, 0);
                 int64_t n = 0;
                 for (int64_t pass = 0; pass < 3; pass++)
@@ -44,12 +44,37 @@ static void test_one_part_is_the_zig_zag(void **state)
             }
 }
 
+/* Pass p of a pipeline has the steps of any pass, on the batches of group p % groups. */
+static void test_groups_take_turns(void **state)
+{
+    (void)state;
+    for (int parts = 1; parts <= 2; parts++)
+        for (int batches = 1; batches <= 4; batches++)
+            for (int groups = 2; groups <= 4; groups++) {
+                const struct order one = {4, 3, parts, batches, 1},
+                                   o = {4, 3, parts, batches, groups};
+                const int64_t steps = order_pass_steps(&o);
+                struct step s = step_at(&o, 0), in_one = step_at(&one, 0);
+                assert_int_equal(steps, order_pass_steps(&one));
+                for (int64_t n = 0; n < 9 * steps; n++) {
+                    const int first = (int)(n / steps % groups) * batches;
+                    assert_int_equal(order_first(&o, s.pass), first);
+                    check_step(&o, s, n, n / steps, in_one.layer, in_one.part,
+                               first + in_one.batch);
+                    if (s.part == 1)
+                        assert_int_equal(order_part0(&o, s), order_part0(&one, in_one));
+                    step_next(&o, &s);
+                    step_next(&one, &in_one);
+                }
+            }
+}
+
 /* Part 0 of batch b + 1 comes before part 1 of batch b; everything appears exactly once. */
 static void test_two_parts_interleave(void **state)
 {
     (void)state;
     for (int batches = 1; batches <= 6; batches++) {
-        struct order o = {5, 3, 2, batches};
+        struct order o = {5, 3, 2, batches, 0};
         int64_t pass_steps = order_pass_steps(&o), least = INT64_MAX;
         int64_t at[5][2][6];
         struct step s = step_at(&o, 0);
@@ -77,7 +102,7 @@ static void test_two_parts_interleave(void **state)
 static void test_hidden_states_of_one_part(void **state)
 {
     (void)state;
-    struct order o = {4, 2, 1, 3};
+    struct order o = {4, 2, 1, 3, 0};
     assert_int_equal(order_hidden_distance(&o), 3);
 }
 
@@ -146,6 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_part_is_the_zig_zag),
+        cmocka_unit_test(test_groups_take_turns),
         cmocka_unit_test(test_two_parts_interleave),
         cmocka_unit_test(test_hidden_states_of_one_part),
         cmocka_unit_test(test_the_walk_is_a_loop_over_steps),

@@ -29,7 +29,7 @@ enum err compute_start(struct compute_setup *s, const struct config *c, const ch
     int n = (int)min_i64(max_i64(c->threads, 0), MACHINE_CORES_MAX);
     /* Bind to cores only on several NUMA nodes; on one the mover would share a bound core. */
     int bind = n == 0 && s->info.n_numa_nodes > 1 && s->info.n_cores >= s->info.n_threads;
-    s->n_threads = n ? n : s->info.n_threads;
+    s->n_threads = n ? n : (int)max_i64(1, s->info.n_threads / max_i64(c->share_cores, 1));
     return pool_open(&s->ops.pool, s->n_threads, bind ? s->info.core_cpus : NULL);
 }
 

@@ -60,8 +60,8 @@ struct config {
     const char *model, *in, *out, *prompt, *prompt_file, *text;
     const char *machine, *machines, *plan, *summary, *trace, *kv_dump, *kv_trace, *offload_dir,
         *config, *work_dir, *compare, *policies, *budgets, *kv_formats;
-    const char *device, *compute, *isa, *weights, *kv_policy, *kv_format, *ignore_fields, *shard,
-        *kv_budget, *kv_budget_layers, *kv_recent, *resident, *percent;
+    const char *device, *devices, *compute, *isa, *weights, *kv_policy, *kv_format, *ignore_fields,
+        *shard, *kv_budget, *kv_budget_layers, *kv_recent, *resident, *percent;
     /* Flags whose value is one of a few words: the index of the word in the table. */
     int matmul;         // enum matmul_by
     int io;             // enum ring_kind
@@ -79,17 +79,23 @@ struct config {
     int64_t kv_sink, max_tokens, top_k, seed, limit, max_errors, prefix, window;
     int64_t prompt_len, gen_len, num_prompts, runs, needles;
     double temperature, top_p, min_p, repetition_penalty, time_limit_s;
-    int measure, chat, ignore_eos, retry_errors, overwrite, missing, pipeline, dry_run, json, csv, full,
-        reset, decode, kv_simulate, verbose, quiet, help, no_advice;
+    int measure, chat, ignore_eos, retry_errors, overwrite, missing, pipeline, dry_run, json, csv,
+        full, reset, decode, kv_simulate, verbose, quiet, help, no_advice;
     const char *stops[CONFIG_STOPS_MAX];
     int n_stops;
     const char *args[CONFIG_ARGS_MAX]; // words that are not flags
     int n_args;
+    char **words; // borrowed: [n_words] of the command line, behind the command
+    int n_words;
     const atomic_int *interrupted; // borrowed; becomes 1 when the command must stop
     char *file_text;               // owned: text of --config; values point into it
     char percent_text[128];        // the six words of --percent, joined
     int to_stdout;                 // 1: `-o -` of a job; `out` is the file that is copied to stdout
     int made_input;                // 1: this command created the file of -i from stdin
+    /* Processes that divide this machine's memory, and its cores, between them where no flag says
+     * how much to take; 0: this one is alone. */
+    int share_memory, share_cores;
+    int workers;                   // processes that share the job on this machine; 0: not known
     int looks;                     // 1: the command (plan) keeps no packed model for later commands
     int compares_policies;         // 1: the KV policy flags apply to --policies
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: 1 if the user set it

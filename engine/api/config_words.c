@@ -74,7 +74,8 @@ static const struct {
     {"--attn-sparsity", "--kv-policy and --kv-budget keep a part of the KV cache"},
     {"--gpu-memory-utilization", "sluice takes a size: --mem-device 14G"},
     {"--max-model-len", "not needed: the KV cache is as large as the rows need, within --mem-ram"},
-    {"--tensor-parallel-size", "sluice uses one GPU; --shard i/N splits the rows among processes"},
+    {"--tensor-parallel-size", "--devices all: the GPUs of a machine share the rows"},
+    {"--data-parallel-size", "--devices all: the GPUs of a machine share the rows"},
     {"--max-num-seqs", "rows at once are --batch times --batches; by default the planner chooses"},
     {"--dtype", "--weights is the format that is stored, --compute the format of matmuls"},
     {"--ctx-size", "not needed: the KV cache is as large as the rows need, within --mem-ram"},
@@ -251,6 +252,8 @@ enum err config_parse(struct config *c, enum config_command command, int argc, c
 {
     memset(c, 0, sizeof *c);
     c->looks = command == CMD_PLAN;
+    c->words = argv;
+    c->n_words = argc;
     TRY(config_defaults(c));
     TRY(parse_files(c, argc, argv, command));
     return config_words(c, command, argc, argv);

@@ -73,7 +73,7 @@ void left_pass(struct left *l, struct run *r, double measured_s, double predicte
 
 double left_seconds(const struct left *l, const struct engine *e)
 {
-    int64_t steps = order_pass_steps(&e->order);
+    int64_t steps = order_pass_steps(&e->order) * plan_groups(&e->config.plan);
     double share = e->n > 0 && steps > 0 ? (double)(e->n % steps) / (double)steps : 0;
     return eta_seconds(&l->eta, share);
 }

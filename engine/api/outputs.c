@@ -178,16 +178,29 @@ static enum err check_file(const struct named *f, const struct config *c,
     return OK;
 }
 
-/* A job with -o FILE and --work-dir is shared; refuses what only one process can do. */
+/* A job with -o FILE and --work-dir or --devices is shared; refuses what only one process can do,
+ * and files that each process of --devices would write. */
 static enum err check_shared(const struct config *c)
 {
-    const char *flag = c->shard                           ? "shard"
+    const char *of_devices = !c->devices                 ? NULL
+                             : config_given(c, "device") ? "device"
+                             : c->to_stdout              ? "output -"
+                             : c->text                   ? "text"
+                             : c->dry_run                ? "dry-run"
+                             : c->trace                  ? "trace"
+                             : c->kv_dump                ? "kv-dump"
+                             : c->kv_trace               ? "kv-trace"
+                                                         : NULL;
+    const char *flag = of_devices                         ? of_devices
+                       : c->shard                         ? "shard"
                        : c->overwrite                     ? "overwrite"
                        : c->retry_errors                  ? "retry-errors"
                        : c->order == ORDER_COMPLETION     ? "order completion"
                        : c->in && strcmp(c->in, "-") == 0 ? "input -"
                                                           : NULL;
-    return flag ? fail(ERR_USAGE, "--work-dir: does not go with --%s", flag) : OK;
+    return flag ? fail(ERR_USAGE, "--%s: does not go with --%s",
+                       c->devices ? "devices" : "work-dir", flag)
+                : OK;
 }
 
 /* A pipeline is one job of several processes, of which rank 0 has the files. */
@@ -210,9 +223,11 @@ static enum err take_stdout(struct config *c, enum config_command command)
     static char path[PATH_BYTES];
     const int documents = CMD_PLAN | CMD_PROBE | CMD_BENCH, rows = CMD_RUN | CMD_SCORE;
     int is_stdout = c->out && strcmp(c->out, "-") == 0 && (command & (documents | rows));
+    c->to_stdout = is_stdout && (command & rows) != 0;
+    if (c->devices || (c->work_dir && !is_stdout))
+        TRY(check_shared(c));
     if (!is_stdout)
-        return c->work_dir ? check_shared(c) : OK;
-    c->to_stdout = (command & rows) != 0;
+        return OK;
     c->out = NULL;
     c->json |= command == CMD_PLAN;
     if (c->work_dir && access(c->work_dir, F_OK) == 0) {

@@ -1,6 +1,7 @@
 /* engine/api/pipeline.c - see pipeline.h. */
 #include "engine/api/pipeline.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +10,14 @@
 #include "engine/api/rows.h"
 #include "engine/data/out.h"
 #include "offload/peers.h"
+#include "policy/cut.h"
 
 struct pipeline {
     struct peers *peers;
     struct config config; // of this rank
     struct model part;
-    struct out told;          // of rank 0's job
-    int64_t line_max;         // of rank 0
+    struct out told;  // of rank 0's job
+    int64_t line_max; // of rank 0
 };
 
 struct peers *pipeline_peers(const struct run *r)
@@ -28,6 +30,40 @@ static int rank_of(const struct run *r)
     return peers_rank(r->pipeline->peers);
 }
 
+/* Where a rank runs. */
+struct place {
+    char host[64];
+    cpu_set_t cpus;
+};
+
+/* Ranks on one machine share its memory, and its cores unless the launcher bound each to its own;
+ * each takes a card of its own. */
+static enum err share_machine(struct pipeline *p)
+{
+    static char device[32];
+    struct place own = {{0}, {{0}}}, all[PEERS_MAX];
+    const int n = peers_n(p->peers), rank = peers_rank(p->peers);
+    (void)gethostname(own.host, sizeof own.host - 1);
+    (void)sched_getaffinity(0, sizeof own.cpus, &own.cpus);
+    TRY(peers_gather(p->peers, &own, sizeof own, all));
+    TRY(peers_tell(p->peers, all, n * (int64_t)sizeof *all));
+    int before = 0, here = 0, alike = 0;
+    for (int i = 0; i < n; i++) {
+        const int same = strcmp(all[i].host, own.host) == 0;
+        before += same && i < rank;
+        here += same;
+        alike += same && CPU_EQUAL(&all[i].cpus, &own.cpus);
+    }
+    p->config.share_memory = here;
+    p->config.share_cores = alike;
+    if (strcmp(p->config.device, "cuda") == 0 ||
+        (strcmp(p->config.device, "auto") == 0 && device_cuda_driver())) {
+        snprintf(device, sizeof device, "cuda:%d", before);
+        p->config.device = device;
+    }
+    return OK;
+}
+
 enum err pipeline_open(struct run *r)
 {
     static const atomic_int never;
@@ -38,6 +74,7 @@ enum err pipeline_open(struct run *r)
     TRY(peers_open(&p->peers));
     r->ranks.n = peers_n(p->peers);
     r->config = &p->config;
+    TRY(share_machine(p));
     if (peers_rank(p->peers) == 0)
         return OK;
     log_level_max = min_i64(log_level_max, LOG_WARN);
@@ -59,17 +96,31 @@ enum err pipeline_part(struct run *r, struct model *part, int from, int to)
     return OK;
 }
 
+void pipeline_layer_bytes(const struct model *model, double *n_bytes)
+{
+    const int layers = model->shape.n_layers;
+    memset(n_bytes, 0, (size_t)layers * sizeof *n_bytes);
+    for (int i = 1; i < model->n_layers; i++)
+        n_bytes[min_i64(i, layers) - 1] += (double)model->layers[i].n_bytes;
+}
+
 enum err pipeline_cut(struct run *r)
 {
     struct pipeline *p = r->pipeline;
-    const int n = peers_n(p->peers), layers = r->model->shape.n_layers;
+    const int n = peers_n(p->peers), rank = rank_of(r), layers = r->model->shape.n_layers;
+    int first[PEERS_MAX + 1];
     if (n > layers)
         return fail(ERR_USAGE, "--pipeline: %d ranks, and the model has %d layers", n, layers);
-    const int from = (int)((int64_t)layers * rank_of(r) / n),
-              to = (int)((int64_t)layers * (rank_of(r) + 1) / n);
-    TRY(pipeline_part(r, &p->part, from, to));
-    log_line(LOG_INFO, "pipeline: %d ranks; rank %d has decoder layers %d to %d of %d", n,
-             rank_of(r), from, to - 1, layers);
+    double *cost = malloc((size_t)n * (size_t)layers * sizeof *cost);
+    if (!cost)
+        return fail(ERR_FIT, "no memory to cut %d layers", layers);
+    for (int i = 0; i < n; i++)
+        pipeline_layer_bytes(r->model, cost + (size_t)i * (size_t)layers);
+    cut_layers(cost, n, layers, first);
+    free(cost);
+    TRY(pipeline_part(r, &p->part, first[rank], first[rank + 1]));
+    log_line(LOG_INFO, "pipeline: %d ranks; rank %d has decoder layers %d to %d of %d", n, rank,
+             first[rank], first[rank + 1] - 1, layers);
     return OK;
 }
 
@@ -173,6 +224,20 @@ enum err pipeline_wish(const struct run *r, struct plan_wish *wish)
     return OK;
 }
 
+/* The job takes as long as the rank with the most to do. */
+static enum err slowest(struct run *r)
+{
+    struct plan_time *t = &r->decision.time;
+    double all[PEERS_MAX];
+    TRY(peers_gather(r->pipeline->peers, &t->job_s, sizeof t->job_s, all));
+    for (int i = 1; i < peers_n(r->pipeline->peers) && rank_of(r) == 0; i++)
+        if (all[i] > t->job_s) {
+            t->pass_s *= all[i] / t->job_s;
+            t->job_s = all[i];
+        }
+    return OK;
+}
+
 enum err pipeline_plan(struct run *r)
 {
     struct pipeline *p = r->pipeline;
@@ -195,8 +260,38 @@ enum err pipeline_plan(struct run *r)
     r->plan_told = PLAN_LINE;
     TRY(run_choose(r));
     CHECK(plan->batch == r->ranks.batch && plan->prefill_tokens == r->ranks.prefill_tokens);
+    TRY(slowest(r));
     if (job_cap_open(r->job))
         job_cap_fix(r->job, 0, &r->work);
+    return OK;
+}
+
+struct rank_end {
+    int from, to; // decoder layers
+    double walk_s, waited_s;
+    int64_t bytes, tokens;
+};
+
+enum err pipeline_report(struct run *r)
+{
+    const struct pipeline *p = r->pipeline;
+    const struct engine *e = &r->engine;
+    struct rank_end all[PEERS_MAX], own = {.from = p->part.first,
+                                           .to = p->part.first + p->part.shape.n_layers,
+                                           .walk_s = (double)(e->end_ns - e->start_ns) * 1e-9,
+                                           .waited_s = (double)e->pipe.waited_ns * 1e-9,
+                                           .bytes = e->pipe.in_bytes,
+                                           .tokens = e->pipe.in_tokens};
+    TRY(peers_gather(p->peers, &own, sizeof own, all));
+    for (int i = 0; i < peers_n(p->peers) && rank_of(r) == 0; i++) {
+        const struct rank_end *t = &all[i];
+        log_line(LOG_INFO,
+                 "pipeline: rank %d, layers %d to %d: waited for others %.1f %% of %.2f s; got "
+                 "%.1f MiB, %.0f bytes a token",
+                 i, t->from, t->to - 1, t->walk_s > 0 ? 100 * t->waited_s / t->walk_s : 0,
+                 t->walk_s, (double)t->bytes / 1048576.0,
+                 t->tokens > 0 ? (double)t->bytes / (double)t->tokens : 0);
+    }
     return OK;
 }
 

@@ -12,6 +12,9 @@
 enum err pipeline_open(struct run *r);
 /* Cuts r->model to this rank's layers. ERR_USAGE: more ranks than layers. */
 enum err pipeline_cut(struct run *r);
+/* Bytes of each decoder layer, by which a model is cut for equal machines: the head counts with the
+ * last. [shape.n_layers] */
+void pipeline_layer_bytes(const struct model *model, double *n_bytes);
 /* The same for any run and part; r->model becomes `part`, which the caller closes
  * (model_cut_close). ERR_FIT. */
 enum err pipeline_part(struct run *r, struct model *part, int from, int to);
@@ -31,6 +34,8 @@ static inline int pipeline_groups(int ranks)
 void pipeline_agree(struct ranks *all, const struct plan *plan);
 /* Wishes what all ranks have in common (r->ranks); nothing without a pipeline. */
 enum err pipeline_wish(const struct run *r, struct plan_wish *wish);
+/* After the walk: rank 0 says how each rank spent its time. */
+enum err pipeline_report(struct run *r);
 struct peers *pipeline_peers(const struct run *r);
 /* Leaves the ranks; an error before the job's end ends them all, with its exit code, after its
  * sentence. Returns this process's error: rank 0 alone says that rows have failed. */

@@ -181,6 +181,8 @@ static enum err walk_and_report(struct run *r, struct json_t **summary)
     r->tick = report_tick;
     r->tick_ctx = &report;
     enum err err = run_walk(r);
+    if (err == OK && r->pipeline)
+        err = pipeline_report(r);
     if (err == OK)
         err = job_complete(r->job);
     char text[1024];
@@ -268,14 +270,32 @@ static enum err run_once(struct run *r, enum request_kind kind, struct json_t **
     return err;
 }
 
-/* Runs what this worker gets of a shared job, again and again until OUT is complete. The summary is
- * that of its last rows. */
-static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t **summary)
+/* Takes the newer of two summaries; what it lacks (times, peaks) is that of the rows before. */
+static void take_summary(struct json_t **summary, struct json_t *newer)
+{
+    if (!newer)
+        return;
+    json_object_update_missing(newer, *summary);
+    json_decref(*summary);
+    *summary = newer;
+}
+
+/* Runs what this worker gets of a shared job, again and again until OUT is complete. *tokens gets
+ * the output tokens of all its rows. */
+static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t **summary,
+                           int64_t *tokens)
 {
     const struct config *c = r->config;
     const int64_t start_ns = clock_ns();
     for (int ended = 0;;) {
-        enum err err = run_once(r, kind, summary);
+        struct json_t *newer = NULL;
+        enum err err = run_once(r, kind, summary ? &newer : NULL);
+        if (summary)
+            take_summary(summary, newer);
+        struct job_counts counts = {0};
+        if (r->job)
+            job_counts(r->job, &counts);
+        *tokens += counts.output_tokens;
         const int failed = err != OK && err != ERR_ROWS;
         /* Another worker may have made OUT, and removed the folder, under our hands: look again. */
         ended = failed && !ended && !claims_has_job(r->claims);
@@ -290,10 +310,6 @@ static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t 
         TRY(claims_wait(r->claims, c->interrupted, limit_s, &r->make_out));
         if (r->make_out)
             claims_state(r->claims, WORKER_WORKING);
-        if (summary) {
-            json_decref(*summary);
-            *summary = NULL;
-        }
     }
 }
 
@@ -305,11 +321,18 @@ enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary
     if (!c->work_dir || c->to_stdout || c->dry_run)
         return run_once(r, kind, summary);
     TRY(claims_open(&r->claims, c->work_dir, beat_s ? strtod(beat_s, NULL) : 0));
-    enum err err = run_chunks(r, kind, summary);
+    int64_t tokens = 0;
+    enum err err = run_chunks(r, kind, summary, &tokens);
     snprintf(text, sizeof text, "%s", err_text());
     enum err closed = run_again(r); // the job uses the folder
-    log_line(LOG_INFO, "work-dir: this worker has done %lld rows",
-             (long long)claims_counted(r->claims));
+    const int64_t rows = claims_counted(r->claims);
+    log_line(LOG_INFO, "work-dir: this worker has done %lld rows", (long long)rows);
+    if (summary) {
+        *summary = *summary ? *summary : json_object();
+        json_object_set_new(
+            *summary, "worker",
+            json_pack("{s:I,s:I}", "rows", (json_int_t)rows, "output_tokens", (json_int_t)tokens));
+    }
     claims_close(r->claims);
     r->claims = NULL;
     if (err != OK)

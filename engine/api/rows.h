@@ -18,7 +18,8 @@ void rows_defaults(const struct run *r, struct request_defaults *d);
 enum err rows_open(struct run *r, enum request_kind kind, const char *out);
 /* Opens the job of -i and -o, plans it, walks it and reports. ERR_ROWS: done, some rows have
  * failed. *summary: the content of --summary, without plan and times if no row was left to run;
- * owned by the caller. summary NULL: not wanted. */
+ * of a worker of --work-dir also "worker", the rows and output tokens that it has done in all. NULL
+ * before the call, and owned by the caller after it. summary NULL: not wanted. */
 enum err rows_run(struct run *r, enum request_kind kind, struct json_t **summary);
 /* A job in memory: plan and walk, without files and report. The job takes ownership of the contents
  * of `requests`; the array itself stays with the caller. */

@@ -109,10 +109,11 @@ struct run {
 
     struct job *job; // owned
     struct work work;
-    struct claims *claims; // borrowed: of --work-dir; NULL: this process does all rows
+    struct work part; // of `work`: what this worker may expect to do, if there are config.workers
+    struct claims *claims;   // borrowed: of --work-dir; NULL: this process does all rows
+    int make_out;            // see job.h
     struct pipeline *pipeline; // owned: of --pipeline, or NULL
     struct ranks ranks;        // of the pipeline that this run plans a part of
-    int make_out;          // see job.h
     char fingerprint[8192];  // session.fingerprint, plus what determines the bytes of this job
     int64_t n_left_out;      // rows that run_plan left out because of long prompts
     struct pack_codec codec; // owned: of the pack; opened by run_walk

@@ -174,10 +174,23 @@ static void price_codec(struct run *r)
                                 (double)streamed * s.share / write;
 }
 
+/* What one of n workers may expect to do. A plan for all rows would let the first worker begin rows
+ * that the others could have begun. */
+static struct work work_part(const struct work *w, int64_t n)
+{
+    struct work part = *w;
+    part.n_rows = ceil_div(w->n_rows, n);
+    part.prompt_tokens = ceil_div(w->prompt_tokens, n);
+    part.output_tokens = ceil_div(w->output_tokens, n);
+    if (w->rows)
+        part.n_lengths = min_i64(ceil_div(part.n_rows, w->stride), w->n_lengths);
+    return part;
+}
+
 struct setting run_setting(const struct run *r)
 {
     return (struct setting){.weights = r->weights,
-                            .work = &r->work,
+                            .work = r->config->workers > 1 ? &r->part : &r->work,
                             .shape = &r->model->shape,
                             .evict = &r->evict,
                             .costs = &r->costs,
@@ -238,6 +251,7 @@ static void count_costs(struct run *r)
 static int search_plan(struct run *r, const struct plan_wish *wish, char *why, int why_cap)
 {
     count_costs(r);
+    r->part = work_part(&r->work, max_i64(r->config->workers, 1));
     int rc = find_plan(r, wish, &r->decision.plan, r->ranking, why, why_cap);
     if (rc != 0 || r->decision.plan.embed_resident || wish->codec == PLAN_CODEC_NONE ||
         r->costs.codec_share > 0)

@@ -220,7 +220,8 @@ int64_t run_line_max(struct run *r)
 {
     if (r->room.ram < 0)
         machine_room(&r->session->info, &r->room.ram, &r->room.disk);
-    int64_t ram = r->config->mem_ram >= 0 ? r->config->mem_ram : r->room.ram;
+    int64_t ram = r->config->mem_ram >= 0 ? r->config->mem_ram
+                                          : r->room.ram / max_i64(r->config->share_memory, 1);
     return max_i64(ram / JOB_LINE_SHARE, LINE_BYTES_LEAST);
 }
 
@@ -233,7 +234,8 @@ static enum err read_budgets(struct run *r, const struct config *c)
         machine_room(&r->session->info, &r->room.ram, &r->room.disk);
     if (r->room.device < 0)
         TRY(compute_device_room(r->session->device, &r->room.device));
-    int64_t ram = r->room.ram, disk = r->room.disk, device = r->room.device;
+    const int64_t share = max_i64(c->share_memory, 1);
+    int64_t ram = r->room.ram / share, disk = r->room.disk / share, device = r->room.device;
     if (r->elsewhere)
         device = m->device_memory;
     else if (c->machine && m->device_memory > 0)

@@ -229,7 +229,7 @@ enum err run_prepare(struct run *r, const struct config *c)
     r->machine.threads = compute.n_threads;
     TRY(write_fingerprint(r, c));
     TRY(advise_flags(r));
-    if (r->model->dummy)
+    if (r->model->dummy && !c->quiet)
         log_line(LOG_WARN, "model: dummy weights (pseudo-random): speed is real, text is not");
     enum dtype weights = run_weights(r);
     if (r->ops.compute == COMPUTE_INT8 && weights != DTYPE_Q8 && weights != DTYPE_Q4)

@@ -120,6 +120,8 @@ static enum err open_model(struct sluice *s, const char *model, const struct slu
     TRY(c->model || c->in || c->out
             ? fail(ERR_USAGE, "model, input, output: are arguments of calls, not options")
             : OK);
+    TRY(c->devices ? fail(ERR_USAGE, "devices: a handle computes on one device (option device)")
+                   : OK);
     c->model = model;
     c->quiet = !c->verbose;
     c->interrupted = &s->stop;

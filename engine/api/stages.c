@@ -289,8 +289,7 @@ enum err stages_plan(struct stages *p, const struct machines *m, const struct ru
     if (!f)
         return fail(ERR_FIT, "no memory to look for a pipeline");
     *f = (struct finder){.machines = m, .run = r};
-    for (int i = 1; i < model->n_layers; i++) // the head is on the machine of the last layer
-        f->layer_bytes[min_i64(i, layers) - 1] += (double)model->layers[i].n_bytes;
+    pipeline_layer_bytes(model, f->layer_bytes);
     enum err err = find_stages(f, p);
     free(f);
     if (err != ERR_FIT)

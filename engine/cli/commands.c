@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/api/plan_file.h"
+#include "engine/cli/devices.h"
 #include "engine/cli/spool.h"
 #include "engine/job/result.h"
 
@@ -17,7 +18,10 @@ static enum err run_rows(struct run *r, enum request_kind kind)
     struct ignore_list ignore; // finds a wrong name before the model opens
     TRY(ignore_parse(&ignore, r->config->ignore_fields));
     TRY(run_prepare(r, r->config));
-    return rows_run(r, kind, NULL);
+    json_t *summary = NULL;
+    enum err err = rows_run(r, kind, devices_is_worker() ? &summary : NULL);
+    devices_tell(summary);
+    return err;
 }
 
 enum err command_input(struct config *with, const struct config *c, int job)
@@ -44,6 +48,11 @@ static enum err run_job(const struct config *asked, enum request_kind kind)
 {
     struct config placed = *asked, with;
     struct run *r = NULL;
+    int alone = 1;
+    if (asked->devices)
+        TRY(devices_run(&placed, kind == REQUEST_SCORE ? "score" : "run", &alone));
+    if (!alone)
+        return OK;
     if (!asked->dry_run)
         TRY(spool_out_begin(&placed));
     enum err err = command_input(&with, &placed, !asked->dry_run);

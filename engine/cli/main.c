@@ -12,6 +12,7 @@
 #include "engine/api/outputs.h"
 #include "engine/api/version.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/devices.h"
 #include "engine/cli/help.h"
 #include "engine/model/pack.h"
 #include "kernels/base/thread.h"
@@ -166,6 +167,7 @@ static int sluice(int argc, char **argv)
     if (err != OK)
         return finish(err);
     config.interrupted = &interrupted;
+    devices_worker_begin(&config);
     if (config.help) {
         signal(SIGPIPE, SIG_DFL); // as above
         help_command(command);

@@ -199,18 +199,25 @@ static enum err make_dir(const char *path)
     return fail(ERR_USAGE, "%.512s: --work-dir: %s", path, strerror(errno));
 }
 
-/* HOST.PID.TIME: a process that starts again is another worker. */
-static void own_name(char *name, size_t cap)
+/* "HOST.PID.", with which names of workers begin that are this process of this machine. */
+static int name_begin(char *name, size_t cap, int64_t pid)
 {
     char host[64] = "";
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     if (gethostname(host, sizeof host - 1) != 0 || !host[0])
         snprintf(host, sizeof host, "host");
     for (char *p = host; *p; p++)
         if (!isalnum((unsigned char)*p))
             *p = '-';
-    snprintf(name, cap, "%s.%lld.%llx", host, (long long)getpid(),
+    return snprintf(name, cap, "%s.%lld.", host, (long long)pid);
+}
+
+/* HOST.PID.TIME: a process that starts again is another worker. */
+static void own_name(char *name, size_t cap)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int n = name_begin(name, cap, getpid());
+    snprintf(name + n, cap - (size_t)n, "%llx",
              (unsigned long long)now.tv_sec * 1000000000ull + (unsigned long long)now.tv_nsec);
 }
 
@@ -300,6 +307,34 @@ void claims_close(struct claims *c)
     free(c->peers);
     free(c->chunks);
     free(c);
+}
+
+/* Replaces "working" by "left", and blanks, in a worker's file. */
+static void write_left(const char *path)
+{
+    static const char working[] = "\"working\"", left[sizeof working] = "\"left\"   ";
+    char beat[BEAT_BYTES + 1] = "";
+    int fd = open(path, O_RDWR | WHOLE_OPEN);
+    const char *at = fd >= 0 && pread(fd, beat, BEAT_BYTES, 0) > 0 ? strstr(beat, working) : NULL;
+    if (at)
+        (void)!pwrite(fd, left, strlen(left), at - beat);
+    if (fd >= 0)
+        close(fd);
+}
+
+void claims_bury(const char *dir, int64_t pid)
+{
+    char name[CLAIMS_NAME_BYTES], path[CLAIMS_PATH_BYTES];
+    const int n = name_begin(name, sizeof name, pid);
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        if (strncmp(e->d_name, name, (size_t)n) != 0 || !strstr(e->d_name, CLAIMS_WORKER))
+            continue;
+        snprintf(path, sizeof path, "%.3800s/%.255s", dir, e->d_name);
+        write_left(path);
+    }
+    if (d)
+        closedir(d);
 }
 
 /* ---- files that are made once ---- */

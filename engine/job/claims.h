@@ -62,6 +62,10 @@ enum err claims_open(struct claims **c, const char *dir, double beat_s);
 /* Ends the beat. A worker that owns no chunk removes its files. Accepts NULL. */
 void claims_close(struct claims *c);
 
+/* The worker that was process `pid` of this machine has died: lets others take over its chunks at
+ * once, not when its beat is missed. */
+void claims_bury(const char *dir, int64_t pid);
+
 const char *claims_name(const struct claims *c);
 const char *claims_dir(const struct claims *c);
 /* DIR/NAME.SUFFIX of worker w (0: this one), or DIR/SUFFIX with w < 0. */

@@ -11,7 +11,7 @@ void job_tell(const struct job *job, struct out *to)
 {
     out_bytes(to, (const char *)&job->n_rows, sizeof job->n_rows);
     for (int64_t k = 0; k < job->n_rows; k++) {
-        const char waits = job->rows[k].state == ROW_WAITING;
+        const char waits = !job->complete && job->rows[k].state == ROW_WAITING;
         out_bytes(to, &waits, 1);
     }
     for (int64_t i = 0; i < job->n_resumed; i++) {

@@ -88,7 +88,7 @@ static enum err open_line(struct engine *e)
 {
     const struct engine_config *c = &e->config;
     e->order = plan_order(&c->plan);
-    e->trace.pass_steps = order_pass_steps(&e->order);
+    e->trace.pass_steps = order_pass_steps(&e->order) * plan_groups(&c->plan);
     e->trace.first_pass = e->passes;
     const struct device_api *device = c->device->api;
     CHECK(c->plan.device == !device->unified);

@@ -28,7 +28,7 @@ struct engine_config {
     const struct pack_codec *codec; // the model's encoded layers, or NULL
     struct job *job;
     struct peers *peers; // of a pipeline, or NULL
-    struct ops ops; // instruction set, compute format, pool (borrowed)
+    struct ops ops;      // instruction set, compute format, pool (borrowed)
     enum kv_format kv_format;
     enum ring_kind io;
     int io_depth;
@@ -37,11 +37,11 @@ struct engine_config {
     const char *offload_dir;
     const int32_t *stops;
     int n_stops;
-    const char *dump_path, *kv_trace_path;    // --kv-dump, --kv-trace, or NULL
-    int64_t trace_events;                     // per lane; 0: totals only
-    double time_limit_s;                      // 0: none
-    const atomic_int *interrupted; // set by a signal handler or another thread
-    void (*tick)(void *ctx); // called every step, for the progress display; or NULL
+    const char *dump_path, *kv_trace_path; // --kv-dump, --kv-trace, or NULL
+    int64_t trace_events;                  // per lane; 0: totals only
+    double time_limit_s;                   // 0: none
+    const atomic_int *interrupted;         // set by a signal handler or another thread
+    void (*tick)(void *ctx);               // called every step, for the progress display; or NULL
     void *tick_ctx;
     /* Called at the end of a pass, before rows enter the next one. Returns 1 to leave the plan;
      * engine_again() then continues under another one. NULL: never leave. */
@@ -66,7 +66,7 @@ struct engine {
     struct stream *stream;  // owned: runs the ops of the line, in order
     /* Owned events, indexed by step % (window + 1): the ops of a queued step began, are done. */
     struct event *begun[PLAN_WINDOW_MAX + 1], *done[PLAN_WINDOW_MAX + 1];
-    int64_t brought_ns; // time that the current step waited for experts
+    int64_t brought_ns; // time that the current step waited for experts, or other ranks
     int64_t done_ns;    // end of the last step known to be done, on a device's clock
     struct dump dump;   // --kv-dump
     int64_t n;          // the current step

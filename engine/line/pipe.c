@@ -28,10 +28,9 @@ void pipe_place(struct pipe *p, struct carve *c)
         return;
     p->in = CARVE_BLOCKS(c, hidden_frames, ARENA_PINNED, n, front + plan->step_tokens * token);
     p->out = CARVE_BLOCKS(c, hidden_frames, ARENA_PINNED, n, front + plan->step_tokens * token);
-    p->results =
-        CARVE_SLAB(c, head, ARENA_HOST, plan->batches,
-                   front + plan->head_positions * (int64_t)sizeof(struct head_result) +
-                       candidates * (int64_t)sizeof(struct head_candidate));
+    p->results = CARVE_SLAB(c, head, ARENA_HOST, plan->batches,
+                            front + plan->head_positions * (int64_t)sizeof(struct head_result) +
+                                candidates * (int64_t)sizeof(struct head_candidate));
     CARVE(c, head, ARENA_HOST, p->arriving, n);
     CARVE(c, head, ARENA_HOST, p->leaving, n);
     CARVE(c, head, ARENA_HOST, p->answers, plan->batches * (int64_t)PEERS_MAX);
@@ -93,11 +92,11 @@ static enum err read_front(const struct pipe *p, const uint8_t *message, int64_t
     memcpy(&h, message, sizeof h);
     if (n_bytes != HEAD_BYTES + lost_bytes(t->n_rows) + numbers || h.pass != t->pass ||
         h.batch != t->index || h.n != n || h.n_rows != t->n_rows)
-        return fail(ERR_CORRUPT,
-                    "--pipeline: rank %d was told of batch %d, pass %lld, %d numbers and is at batch "
-                    "%d, pass %lld, %d (a bug: ranks must decide alike)",
-                    peers_rank(p->peers), h.batch, (long long)h.pass, h.n, t->index,
-                    (long long)t->pass, n);
+        return fail(
+            ERR_CORRUPT,
+            "--pipeline: rank %d was told of batch %d, pass %lld, %d numbers and is at batch "
+            "%d, pass %lld, %d (a bug: ranks must decide alike)",
+            peers_rank(p->peers), h.batch, (long long)h.pass, h.n, t->index, (long long)t->pass, n);
     if (h.crc != crc32c(0, message + HEAD_BYTES, n_bytes - HEAD_BYTES))
         return fail(ERR_CORRUPT, "--pipeline: a message of batch %d arrived with other bytes",
                     t->index);
@@ -107,13 +106,24 @@ static enum err read_front(const struct pipe *p, const uint8_t *message, int64_t
     return OK;
 }
 
+/* Waits for a message, and counts the time. */
+static enum err wait_for(struct pipe *p, struct parcel *parcel)
+{
+    const int64_t start_ns = clock_ns();
+    enum err err = peers_wait(p->peers, parcel, p->stop);
+    p->waited_ns += clock_ns() - start_ns;
+    return err;
+}
+
 /* ---- hidden states ---- */
 
 enum err pipe_take(struct pipe *p, struct batch *t, const float **x)
 {
     const int64_t k = p->n_in++ % p->in.n;
     const uint8_t *message = slab_at(&p->in, k);
-    TRY(peers_wait(p->peers, &p->arriving[k], p->stop));
+    TRY(wait_for(p, &p->arriving[k]));
+    p->in_bytes += p->arriving[k].n_bytes;
+    p->in_tokens += t->n_tokens;
     TRY(read_front(p, message, p->arriving[k].n_bytes, t, t->n_tokens,
                    (int64_t)t->n_tokens * p->dim * 4));
     *x = (const float *)(const void *)(message + HEAD_BYTES + lost_bytes(t->n_rows));
@@ -139,8 +149,7 @@ enum err pipe_send(struct pipe *p, const struct batch *t)
 {
     const int64_t k = p->n_sent++ % p->out.n;
     uint8_t *message = slab_at(&p->out, k);
-    const int64_t n =
-        HEAD_BYTES + lost_bytes(t->n_rows) + (int64_t)t->n_tokens * p->dim * 4;
+    const int64_t n = HEAD_BYTES + lost_bytes(t->n_rows) + (int64_t)t->n_tokens * p->dim * 4;
     write_front(message, t, t->n_tokens);
     seal(message, n);
     peers_send(p->peers, peers_rank(p->peers) + 1, PEERS_HIDDEN, message, n, &p->leaving[k]);
@@ -208,9 +217,8 @@ static enum err take_answer(struct pipe *p, struct batch *t)
                   results = t->n_positions * (int64_t)sizeof *t->results;
     peers_receive(p->peers, peers_n(p->peers) - 1, PEERS_RESULTS, message, p->results.n_bytes,
                   parcel);
-    TRY(peers_wait(p->peers, parcel, p->stop));
-    TRY(read_front(p, message, parcel->n_bytes, t, t->n_positions,
-                   answer_bytes(p->batches, t)));
+    TRY(wait_for(p, parcel));
+    TRY(read_front(p, message, parcel->n_bytes, t, t->n_positions, answer_bytes(p->batches, t)));
     memcpy(t->results, message + front, (size_t)results);
     move_candidates(p->batches, t, message + front + results, 1);
     return OK;

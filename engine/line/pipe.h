@@ -23,8 +23,8 @@
 #include "offload/peers.h"
 
 struct pipe {
-    struct peers *peers; // borrowed; NULL: there is no pipeline
-    const atomic_int *stop; // borrowed: ends waiting; or NULL
+    struct peers *peers;     // borrowed; NULL: there is no pipeline
+    const atomic_int *stop;  // borrowed: ends waiting; or NULL
     struct batches *batches; // borrowed
     int dim;
     /* Buffers of messages, used in turn, and one of results for each batch. */
@@ -32,8 +32,10 @@ struct pipe {
     struct parcel *arriving, *leaving; // [in.n], [out.n]
     struct parcel *answers;            // [batches][ranks - 1] of the last rank, else [batches]
     uint8_t *awaited;                  // [batches] 1: passed on, results not taken yet
-    int64_t n_in, n_free, n_posted; // messages so far: taken; no longer used; expected
-    int64_t n_out, n_sent;          // made; sent
+    int64_t n_in, n_free, n_posted;    // messages so far: taken; no longer used; expected
+    int64_t n_out, n_sent;             // made; sent
+    int64_t waited_ns;                 // for messages of other ranks
+    int64_t in_bytes, in_tokens;       // hidden states received
 };
 
 /* Carves the buffers, for a plan with groups. */

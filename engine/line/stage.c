@@ -182,7 +182,9 @@ static void decode_weights(struct engine *e, struct step s, struct inputs *in)
 static enum err take_hidden(struct engine *e, struct batch *b, float *hidden)
 {
     const float *x;
+    const int64_t start_ns = clock_ns();
     TRY(pipe_take(&e->pipe, b, &x));
+    e->brought_ns += clock_ns() - start_ns;
     if (b->n_tokens > 0)
         ops_copy(&e->work.ops, hidden, x, (int64_t)b->n_tokens * e->work.shape->dim * 4);
     return OK;
@@ -202,14 +204,17 @@ static enum err compute_embed(struct engine *e, struct step s, const struct inpu
 {
     struct batch *b = batch_of(e, s);
     float *hidden = NULL;
-    if (e->pipe.peers && s.batch == order_first(&e->order, s.pass))
+    if (e->pipe.peers && s.batch == order_first(&e->order, s.pass)) {
+        const int64_t start_ns = clock_ns();
         TRY(pipe_sample(&e->pipe, s.pass));
+        e->brought_ns += clock_ns() - start_ns;
+    }
     if (job_live(e->config.job))
         TRY(batch_refill(&e->batches, s.batch, s.pass));
     if (!job_live(e->config.job)) // the walk ends before the next step, on every rank
         return OK;
     if (b->n_tokens > 0)
-        e->passes = e->trace.first_pass + s.pass + 1;
+        e->passes = e->trace.first_pass + s.pass / plan_groups(&e->config.plan) + 1;
     if (e->config.loads)
         e->config.loads[s.batch] = batch_load(&e->batches, b);
     TRY(home_hidden_get(&e->home, s.n, s.batch, b->first_token, &hidden));

@@ -8,6 +8,7 @@
  * requests are dropped. CUDA calls no host function once the device is lost: so each stream has a
  * thread that waits for an event after the queued work and then notifies. The current device is per
  * thread. */
+#include "kernels/cuda/cards.cuh"
 #include "kernels/cuda/loose.cuh"
 #include "kernels/cuda/matmul_lt.cuh"
 
@@ -715,10 +716,10 @@ static __global__ void nothing(void)
 {
 }
 
-/* Called once. An error here means that there is no device, not that a device is lost. */
+/* Called once; errors as in cards_count(). */
 static enum err gpu_find(struct gpu *g, const char *arg)
 {
-    int n = 0, driver = 0, sees_ram = 0;
+    int n = 0, sees_ram = 0;
     char *end = NULL;
     struct cudaDeviceProp properties;
     struct cudaFuncAttributes attributes;
@@ -726,20 +727,12 @@ static enum err gpu_find(struct gpu *g, const char *arg)
     if (*arg && (*arg < '0' || *arg > '9' || *end || index > 1023))
         return fail(ERR_USAGE,
                     "--device: invalid value 'cuda:%s' (expected cuda, cuda:0, cuda:1, ...)", arg);
-    cudaError_t e = cudaGetDeviceCount(&n);
-    if (e == cudaSuccess && n == 0)
-        e = cudaErrorNoDevice;
-    if (e == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
-        driver == 0)
-        return fail(ERR_DEVICE, "cuda: no NVIDIA driver here (use --device cpu)");
-    if (e != cudaSuccess)
-        return fail(ERR_DEVICE, "cuda: %s (nvidia-smi shows cards and driver; --device cpu)",
-                    cudaGetErrorString(e));
+    TRY(cards_count(&n));
     if (index >= n)
         return fail(ERR_DEVICE, "cuda:%ld: no such card (this machine has cuda:0 to cuda:%d)",
                     index, n - 1);
     g->index = (int)index;
-    e = cudaGetDeviceProperties(&properties, g->index);
+    cudaError_t e = cudaGetDeviceProperties(&properties, g->index);
     if (e == cudaSuccess)
         e = device_set(g->index);
     if (e != cudaSuccess)
@@ -768,10 +761,7 @@ extern "C" __attribute__((visibility("default"))) enum err
 sluice_device_open(int version, const char *arg, struct device **d)
 {
     *d = NULL;
-    if (version != DEVICE_VERSION)
-        return fail(
-            ERR_DEVICE,
-            "cuda: sluice-cuda.so belongs to another version of sluice (build both together)");
+    TRY(cards_version(version));
     struct gpu *g = (struct gpu *)calloc(1, sizeof *g);
     if (!g)
         return fail(ERR_FIT, "no memory for the device");

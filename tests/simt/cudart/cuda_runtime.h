@@ -50,6 +50,7 @@ enum cudaDeviceAttr { cudaDevAttrCanUseHostPointerForRegisteredMem = 91 };
 #define cudaHostRegisterMapped   0x02
 
 cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaDeviceGetPCIBusId(char *id, int cap, int device);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);

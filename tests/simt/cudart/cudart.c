@@ -705,6 +705,13 @@ cudaError_t cudaGetDeviceCount(int *n)
     return end(e);
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *id, int cap, int device)
+{
+    cudaError_t e = begin();
+    snprintf(id, (size_t)cap, "0000:%02X:00.0", device + 1);
+    return end(e);
+}
+
 cudaError_t cudaDriverGetVersion(int *version)
 {
     cudaError_t e = begin();
