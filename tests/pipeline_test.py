@@ -165,7 +165,7 @@ def faults(tally, place, a):
     job = Pipeline(tally, place, job_rows(16, 10, tokens=(20, 40)))
     seen = 0
     for seed in range(pick(1, 8)):
-        done = job.run(f"lies of the disk, {seed}", 2, *KV_ON_DISK, SLUICE_FAULT=f"seed={seed},write.torn=1/60")
+        done = job.run(f"lies of the disk, {seed}", 2, *KV_ON_DISK, SLUICE_FAULT=f"seed={seed},write.torn=1/20")
         seen += "will be computed again" in done.err
     tally.check(seen > 0, "no row was computed again")
 
