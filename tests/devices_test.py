@@ -116,14 +116,17 @@ def shares(tally, place, a):
     job = Job(tally, place, job_rows(60, 3, tokens=(20, 60)))
     for n in (2, 3):
         job.fresh()
-        p, most, seen = job.start("all", n), 0, {}
+        p, most, seen, early = job.start("all", n), 0, {}, 0
         while p.running():
+            is_there = os.path.exists(job.summary)
             pids = children(p.p.pid)
+            early += is_there and len(pids) > 0
             most = max(most, sum(map(rss, (p.p.pid, *pids))))
             now = {k: (words(k), cpus(k)) for k in pids}
             seen.update({k: x for k, x in now.items() if "--threads" in x[0] and x[1]})
             time.sleep(0.02)
         told = job.end(f"{n} devices", p.end())
+        tally.check(early == 0, f"{n} devices: a summary before the last process has ended")
         each = [d["rows"] for d in told["devices"]]
         tally.check(sum(each) == job.n_rows and min(each) > 0 and len(each) == n, f"{n} devices did {each} of {job.n_rows} rows")
         tally.check(told["rows"]["ok"] == job.n_rows and told["exit_code"] == 0 and told["output_tokens"] ==

@@ -91,6 +91,7 @@ def command(test):
         return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
     tools = ["nth.so", "nouring", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
     library = ["build/libsluice.so.0"] if words[0] in ("evaluate_test.py", "python_test.py") else []
+    library += ["mpi"] if words[0] == "pipeline_test.py" else []
     return ([python(), "tests/" + words[0], "./sluice", *words[1:]],
             ["sluice", "build/tests/sluice-faults", "build/tests/sim_device.so", *library, *("build/tests/tools/" + tool for tool in tools)])
 
