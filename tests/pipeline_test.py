@@ -20,16 +20,6 @@ SIM = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tes
 ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
        "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_btl_base_warn_component_unused": "0"}
 KV_ON_DISK = ["--percent", "0", "100", "0", "0", "0", "100"]
-WINDOWS = """family = gemma2
-dim = 128
-layers = 6
-heads = 4
-kv_heads = 2
-head_dim = 32
-ffn = 256
-vocab = 3000
-context = 512
-"""
 
 
 class Pipeline:
@@ -82,6 +72,9 @@ def ranks(tally, place, a):
         tally.check(len(told) == n and layers == list(range(6)), f"{n} ranks have layers {layers}")
         each = 192 * 4  # a hidden state
         tally.check(all(each <= int(t[4]) < 2 * each for t in told[1:]), f"{n} ranks: bytes of a token: {told}")
+    out = place.fresh()
+    for _ in range(2):  # the second finds the job complete
+        job.run("twice", 2, out=out)
     for flags in (["--batches", "6", "--batch", "2"], ["--batch", "1"], ["--prefill-tokens", "40"], ["-t", "2"])[:pick(1, 4)]:
         job.run(" ".join(flags), 2, *flags)
 
@@ -101,9 +94,11 @@ def policies(tally, place, a):
                   ["--kv-format", "q4"], ["--compute", "f32", "--kv-format", "f32"], ["--kv-policy", "window", "--kv-budget", "40"],
                   ["--kv-policy", "h2o", "--kv-budget", "0.4", "--kv-budget-layers", "pyramid"])[:pick(1, 5)]:
         Pipeline(tally, place, job_rows(16, 4), *flags).run(" ".join(flags), 3)
-    for name, text in (("oss", OSS), ("windows", WINDOWS), ("two kinds", TWO_KINDS))[:pick(2, 3)]:
+    for name, text in (("oss", OSS), ("two kinds", TWO_KINDS)):
         place.model = place.write(name.replace(" ", "-") + ".cfg", text.encode())
-        Pipeline(tally, place, job_rows(12, 5)).run(name, 2, *pick((), ("--weights-resident", "0")))
+        rows = job_rows(12, 5)
+        rows[0]["prompt_token_ids"] = list(range(3, 203))  # longer than the windows of every other layer
+        Pipeline(tally, place, rows).run(name, 3, *pick((), ("--weights-resident", "0")))
     place.model = place.write("tiny.cfg", MODEL.encode())
     scores = [{"context_ids": row["prompt_token_ids"], "continuation_ids": [5, 6, 7 + i]} for i, row in enumerate(job_rows(12, 6))]
     Pipeline(tally, place, scores, kind="score").run("scores", 2)
