@@ -128,8 +128,12 @@ enum err peers_open(struct peers **out)
     struct peers *p = *out = calloc(1, sizeof *p);
     if (!p)
         return fail(ERR_FIT, "no memory for --pipeline");
+    pthread_condattr_t monotonic;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->changed, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     enum err err = open_steps(p);
     if (err == OK)
         return OK;
@@ -194,7 +198,7 @@ enum err peers_wait(struct peers *p, struct parcel *parcel, const atomic_int *st
     pthread_mutex_lock(&p->lock);
     while (parcel->busy && !stopped) {
         struct timespec until; // a signal handler wakes nobody: look at `stop` now and then
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += 50000000;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;

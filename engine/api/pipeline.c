@@ -86,6 +86,18 @@ enum err pipeline_open(struct run *r)
     return OK;
 }
 
+enum err pipeline_turn_begin(const struct run *r)
+{
+    char turn = 0;
+    return r->pipeline && rank_of(r) > 0 ? peers_tell(r->pipeline->peers, &turn, 1) : OK;
+}
+
+enum err pipeline_turn_end(const struct run *r)
+{
+    char turn = 0;
+    return r->pipeline && rank_of(r) == 0 ? peers_tell(r->pipeline->peers, &turn, 1) : OK;
+}
+
 enum err pipeline_part(struct run *r, struct model *part, int from, int to)
 {
     TRY(model_cut(part, r->model, from, to));
@@ -243,13 +255,10 @@ enum err pipeline_plan(struct run *r)
     struct pipeline *p = r->pipeline;
     const struct plan *plan = &r->decision.plan;
     struct ranks all[PEERS_MAX];
-    char turn = 0;
     r->keep_rows = 1; // which rows fit must not depend on the rank
-    if (rank_of(r) == 0)
-        TRY(run_rates(r)); // the others on this machine find its rates measured
-    TRY(peers_tell(p->peers, &turn, 1));
-    if (rank_of(r) > 0)
-        TRY(run_rates(r));
+    TRY(pipeline_turn_begin(r));
+    TRY(run_rates(r));
+    TRY(pipeline_turn_end(r));
     r->plan_told = PLAN_DETAILS;
     TRY(run_choose(r));
     pipeline_agree(&r->ranks, plan);

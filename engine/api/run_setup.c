@@ -209,7 +209,9 @@ enum err run_prepare(struct run *r, const struct config *c)
     struct compute_setup compute;
     TRY(read_compute(r, c, &compute));
     TRY(run_read_evict(&r->evict, c));
+    TRY(pipeline_turn_begin(r));
     TRY(opened_open(&s->opened, c));
+    TRY(pipeline_turn_end(r));
     TRY(read_kinds(r, c));
     TRY(run_check_positions(r, &r->evict));
     TRY(model_range_check(r->model, s->device, compute.ops.compute));
