@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include "kernels/base/thread.h"
 
 #define LARGE_BYTES (1 << 20)
+#define STACK_BYTES (512 << 10)
 
 #define SAME_NS 200000000
 
@@ -208,6 +210,26 @@ static int run_apart(struct call *call)
     return call->code;
 }
 
+/* A function of its own: its frame is the growth. Only the deepest page is populated. */
+static __attribute__((noinline)) void stack_touch(void)
+{
+    volatile char deepest[STACK_BYTES];
+    deepest[0] = 0;
+    (void)deepest[0];
+}
+
+/* Grows the stack to what the program needs, if there is memory for it: a stack that cannot grow
+ * under `ulimit -v` later would end the process without a word. */
+static enum err stack_grow(void)
+{
+    void *room = mmap(NULL, STACK_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        return fail(ERR_FIT, "memory: the system refused %d bytes of stack", STACK_BYTES);
+    munmap(room, STACK_BYTES);
+    stack_touch();
+    return OK;
+}
+
 int main(int argc, char **argv)
 {
     struct call call = {.argc = argc, .argv = argv};
@@ -219,5 +241,6 @@ int main(int argc, char **argv)
     catch_signals();
     if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur < THREAD_STACK_BYTES)
         return run_apart(&call);
-    return sluice(argc, argv);
+    const enum err err = stack_grow();
+    return err == OK ? sluice(argc, argv) : finish(err);
 }
