@@ -100,7 +100,7 @@ FSYNC_HEAVY = {"crash_test", "fault_test", "prompt_cap_test", "sight_test", "dis
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model, which tests/model.sh fetches.
 WANT_MODEL = {"token_live", "score_golden", "budget_test", "command_test", "placement_test", "cli_test"}
-WHEELS = {"numpy", "tokenizers", "sentencepiece", "jinja2", "gguf", "safetensors", "ml_dtypes", "matplotlib"}
+WHEELS = {"numpy", "tokenizers", "sentencepiece", "jinja2", "gguf", "safetensors", "ml_dtypes", "matplotlib", "kubernetes_validate", "yaml"}
 TIMES = "tests/times.json"  # core-seconds a test took at each level; build/check/times.json has those of this machine
 UNKNOWN_S = 30.0
 
