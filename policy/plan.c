@@ -274,9 +274,8 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
     plan->weight_frame_bytes = frame_bytes(plan, w);
     plan->experts_few = experts_few(plan, w);
     int held = plan->window - 1; // earlier steps that still hold their frames
-    plan->weight_frames =
-        (int)min_i64(1 + ceil_div(plan->ahead_weights + held, plan_pass_batches(plan)),
-                     framed_layers(plan));
+    plan->weight_frames = (int)min_i64(
+        1 + ceil_div(plan->ahead_weights + held, plan_pass_batches(plan)), framed_layers(plan));
     int kv_moves = plan->kv_near < kv_extents(plan),
         hidden_moves = plan->hidden_near < plan->batches;
     int apart = plan->attn_cpu ? ORDER_PARTS_APART : 0;

@@ -43,7 +43,7 @@ struct weights_info {
     int64_t expert_bytes[PLAN_LAYERS_MAX]; // of layer_bytes: whole pieces that hold only experts
     double expert_overlap;                 // mean number of experts that share one of these pieces
     int64_t n_params;
-    int64_t flops_per_token; // 2 x parameters that multiply a token in a pass
+    int64_t flops_per_token;  // 2 x parameters that multiply a token in a pass
     int64_t embed_row_bytes;  // 0: a stage of a pipeline that does not embed
     int64_t embed_rest_bytes; // bytes of the embedding's extent besides rows, always in RAM
 };

@@ -237,9 +237,11 @@ static void spread(enum tier_kind beside, enum tier_kind tier, int near_wish, in
 struct plan search_candidate(const struct search *s, int batch, int batches, struct homes homes)
 {
     const struct plan_wish *wish = s->wish;
-    struct plan p = {
-        .batch = batch, .batches = batches, .groups = wish->groups, .device = wish->device,
-        .attn_cpu = wish->attn_cpu};
+    struct plan p = {.batch = batch,
+                     .batches = batches,
+                     .groups = wish->groups,
+                     .device = wish->device,
+                     .attn_cpu = wish->attn_cpu};
     int64_t extents = (int64_t)s->set->weights->n_decoder * batches;
     spread(plan_kv_near(&p), homes.kv, search_wished(s, wish->kv_near, KV_NEAR, extents),
            search_wished(s, wish->kv_ram, KV_RAM, extents), &p.kv_near, &p.kv_ram);

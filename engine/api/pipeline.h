@@ -10,8 +10,8 @@
 /* Joins the ranks; r->config becomes a copy for this rank: rank 0 alone reports, looks at the time
  * and reacts to signals. Errors as peers_open(). */
 enum err pipeline_open(struct run *r);
-/* Around work that finds what an earlier process left in the cache (the pack, measured rates): rank 0
- * does it before the others begin. Nothing without a pipeline. */
+/* Around work that finds what an earlier process left in the cache (the pack, measured rates): rank
+ * 0 does it before the others begin. Nothing without a pipeline. */
 enum err pipeline_turn_begin(const struct run *r);
 enum err pipeline_turn_end(const struct run *r);
 /* Cuts r->model to this rank's layers. ERR_USAGE: more ranks than layers. */

@@ -11,9 +11,9 @@
 #include "kernels/base/pool.h"
 
 struct dummy_layers {
-    struct model *model; // borrowed; receives the checksums of generated layers
+    struct model *model;      // borrowed; receives the checksums of generated layers
     const struct model *part; // borrowed: plans and homes are for this part of it; NULL: for all
-    struct pool *pool;   // borrowed
+    struct pool *pool;        // borrowed
     /* As in pack_request: called between layers, from the caller's thread; or NULL. */
     enum err (*progress)(void *ctx, int64_t done_bytes, int64_t total_bytes);
     void *ctx;

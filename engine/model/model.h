@@ -37,19 +37,19 @@ struct model_range {
 
 struct model {
     struct shape shape;
-    char *path;                 // owned: the pack file
-    const char *name;           // inside meta: the name that `model` prints
-    int weights;                // enum pack_weights it was packed with
-    int tied;                   // 1: the head's rows are the embedding's
-    int dummy;                  // 1: a dummy pack with only those layers that some run streamed
-    int on_demand;              // hash of everything that can change an answer
-    uint64_t fingerprint;       // of everything that can change an answer: same numbers, same value
-    struct model_range range;   // of its matrices, as stored
-    uint64_t source;            // hash of the files it was packed from; 0: unknown
-    int64_t n_params;           // numbers in all tensors; a tied head counts once
-    int64_t file_bytes;         // of the whole pack
-    int n_layers;               // line layers: 1 + shape.n_layers + n_slices
-    int n_slices;               // >= 1, but see model_cut()
+    char *path;               // owned: the pack file
+    const char *name;         // inside meta: the name that `model` prints
+    int weights;              // enum pack_weights it was packed with
+    int tied;                 // 1: the head's rows are the embedding's
+    int dummy;                // 1: a dummy pack with only those layers that some run streamed
+    int on_demand;            // hash of everything that can change an answer
+    uint64_t fingerprint;     // of everything that can change an answer: same numbers, same value
+    struct model_range range; // of its matrices, as stored
+    uint64_t source;          // hash of the files it was packed from; 0: unknown
+    int64_t n_params;         // numbers in all tensors; a tied head counts once
+    int64_t file_bytes;       // of the whole pack
+    int n_layers;             // line layers: 1 + shape.n_layers + n_slices
+    int n_slices;             // >= 1, but see model_cut()
     int first; // decoder layers of the whole model before this part of it (model_cut()), else 0
     struct model_layer *layers; // owned: [n_layers]
     uint32_t *piece_crcs;       // owned: [n_pieces]
