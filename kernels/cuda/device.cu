@@ -8,9 +8,10 @@
  * requests are dropped. CUDA calls no host function once the device is lost: so each stream has a
  * thread that waits for an event after the queued work and then notifies. The current device is per
  * thread. */
-#include "kernels/cuda/cards.cuh"
 #include "kernels/cuda/loose.cuh"
 #include "kernels/cuda/matmul_lt.cuh"
+
+#include "kernels/cuda/cards.cuh" // behind those, which make functions of base.h the device's, too
 
 #include <cuda_runtime.h>
 #include <pthread.h>
