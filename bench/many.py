@@ -20,6 +20,7 @@ import time
 import conditions
 from conditions import HERE, TREE
 
+SMALL = "family = llama\ndim = 576\nlayers = 30\nheads = 9\nkv_heads = 3\nhead_dim = 64\nffn = 1536\nvocab = 49152\ntied = 1\ncontext = 2048\n"  # SmolLM2 135M
 COLUMNS = ["table", "case", "processes", "turn", "seconds", "output_tokens_per_s", "ratio"]
 GROUPS = "/sys/fs/cgroup/cpu" if os.path.isdir("/sys/fs/cgroup/cpu") else "/sys/fs/cgroup"
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -66,8 +67,11 @@ def start(argv, **more):
 def workers(a, folder, n):
     """Seconds that n workers take for one job."""
     source, out = rows_file(folder, a.rows, 16, 24), os.path.join(folder, f"out-{time.monotonic_ns()}.jsonl")
-    argv = [a.sluice, "run", "-m", os.path.join(TREE, "configs/smollm2-64m.cfg"), "-i", source, "-o", out, "--work-dir", out + ".work",
-            "-t", "1", "--mem-ram", "1G", "--batch", "16", "--batches", "1", "--progress", "none"]
+    model = os.path.join(folder, "small.cfg")
+    with open(model, "w", encoding="ascii") as f:
+        f.write(SMALL)
+    argv = [a.sluice, "run", "-m", model, "-i", source, "-o", out, "--work-dir", out + ".work", "-t", "1", "--mem-ram", "1G",
+            "--batch", "16", "--batches", "1", "--progress", "none"]
     groups = [Quota(i, a.quota) for i in range(n)]
     begin = time.monotonic()
     end([start(argv, preexec_fn=g.enter) for g in groups])
