@@ -178,43 +178,38 @@ static enum err check_file(const struct named *f, const struct config *c,
     return OK;
 }
 
-/* A job with -o FILE and --work-dir or --devices is shared; refuses what only one process can do,
- * and files that each process of --devices would write. */
-static enum err check_shared(const struct config *c)
-{
-    const char *of_devices = !c->devices                 ? NULL
-                             : config_given(c, "device") ? "device"
-                             : c->to_stdout              ? "output -"
-                             : c->text                   ? "text"
-                             : c->dry_run                ? "dry-run"
-                             : c->trace                  ? "trace"
-                             : c->kv_dump                ? "kv-dump"
-                             : c->kv_trace               ? "kv-trace"
-                                                         : NULL;
-    const char *flag = of_devices                         ? of_devices
-                       : c->shard                         ? "shard"
-                       : c->overwrite                     ? "overwrite"
-                       : c->retry_errors                  ? "retry-errors"
-                       : c->order == ORDER_COMPLETION     ? "order completion"
-                       : c->in && strcmp(c->in, "-") == 0 ? "input -"
-                                                          : NULL;
-    return flag ? fail(ERR_USAGE, "--%s: does not go with --%s",
-                       c->devices ? "devices" : "work-dir", flag)
-                : OK;
-}
+/* The ways in which several processes do one job. */
+enum { WORK_DIR = 1, DEVICES = 2, PIPELINE = 4 };
 
-/* A pipeline is one job of several processes, of which rank 0 has the files. */
-static enum err check_pipeline(const struct config *c)
+/* Refuses what only one process can do, and files that each process would write. */
+static enum err check_ways(const struct config *c)
 {
-    const char *flag = c->devices                           ? "devices"
-                       : c->work_dir                        ? "work-dir"
-                       : c->dry_run                         ? "dry-run"
-                       : c->kv_dump                         ? "kv-dump"
-                       : c->kv_trace                        ? "kv-trace"
-                       : c->in && strcmp(c->in, "-") == 0   ? "input -"
-                       : c->out && strcmp(c->out, "-") == 0 ? "output -"
-                                                            : NULL;
-    return flag ? fail(ERR_USAGE, "--pipeline: does not go with --%s", flag) : OK;
+    const int way = c->pipeline                    ? PIPELINE
+                    : c->devices                   ? DEVICES
+                    : c->work_dir && !c->to_stdout ? WORK_DIR
+                                                   : 0;
+    const char *name = way == PIPELINE ? "pipeline" : way == DEVICES ? "devices" : "work-dir";
+    const struct {
+        const char *flag;
+        int given, refused;
+    } flags[] = {{"devices", c->devices != NULL, PIPELINE},
+                 {"work-dir", c->work_dir != NULL, PIPELINE},
+                 {"device", config_given(c, "device"), DEVICES},
+                 {"output -", c->to_stdout, DEVICES | PIPELINE},
+                 {"text", c->text != NULL, DEVICES},
+                 {"dry-run", c->dry_run, DEVICES | PIPELINE},
+                 {"trace", c->trace != NULL, DEVICES},
+                 {"kv-dump", c->kv_dump != NULL, DEVICES | PIPELINE},
+                 {"kv-trace", c->kv_trace != NULL, DEVICES | PIPELINE},
+                 {"shard", c->shard != NULL, WORK_DIR | DEVICES},
+                 {"overwrite", c->overwrite, WORK_DIR | DEVICES},
+                 {"retry-errors", c->retry_errors, WORK_DIR | DEVICES},
+                 {"order completion", c->order == ORDER_COMPLETION, WORK_DIR | DEVICES},
+                 {"input -", c->in && strcmp(c->in, "-") == 0, WORK_DIR | DEVICES | PIPELINE}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (flags[i].given && (flags[i].refused & way))
+            return fail(ERR_USAGE, "--%s: does not go with --%s", name, flags[i].flag);
+    return OK;
 }
 
 /* `-` means stdout for commands that print one document, or rows. A job writes its rows to a folder
@@ -225,8 +220,7 @@ static enum err take_stdout(struct config *c, enum config_command command)
     const int documents = CMD_PLAN | CMD_PROBE | CMD_BENCH, rows = CMD_RUN | CMD_SCORE;
     int is_stdout = c->out && strcmp(c->out, "-") == 0 && (command & (documents | rows));
     c->to_stdout = is_stdout && (command & rows) != 0;
-    if (c->devices || (c->work_dir && !is_stdout))
-        TRY(check_shared(c));
+    TRY(check_ways(c));
     if (!is_stdout)
         return OK;
     c->out = NULL;
@@ -240,8 +234,6 @@ static enum err take_stdout(struct config *c, enum config_command command)
 
 enum err outputs_check(struct config *c, enum config_command command)
 {
-    if (c->pipeline)
-        TRY(check_pipeline(c));
     TRY(take_stdout(c, command));
     enum err err = name_files(c, command);
     for (int i = 0; err == OK && i < n_list; i++)
