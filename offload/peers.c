@@ -197,7 +197,7 @@ enum err peers_wait(struct peers *p, struct parcel *parcel, const atomic_int *st
     int stopped = 0;
     pthread_mutex_lock(&p->lock);
     while (parcel->busy && !stopped) {
-        struct timespec until; // a signal handler wakes nobody: look at `stop` now and then
+        struct timespec until; // setting `stop` does not end the wait: look at it now and then
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += 50000000;
         until.tv_sec += until.tv_nsec / 1000000000;

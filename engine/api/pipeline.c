@@ -16,8 +16,9 @@ struct pipeline {
     struct peers *peers;
     struct config config; // of this rank
     struct model part;
-    struct out told;  // of rank 0's job
-    int64_t line_max; // of rank 0
+    /* Of rank 0, while the job is opened: what it told of its job, its longest line. */
+    struct out told;
+    int64_t line_max;
 };
 
 struct peers *pipeline_peers(const struct run *r)
@@ -188,6 +189,7 @@ enum err pipeline_job(struct run *r, enum request_kind kind)
     if (err == OK)
         err = compare(r, fingerprint.p);
     out_free(&fingerprint);
+    out_free(&p->told);
     return err;
 }
 

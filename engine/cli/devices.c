@@ -1,8 +1,8 @@
 /* engine/cli/devices.c - see devices.h: which devices, what each process gets, and its life.
  *
  * Note: the first process packs the model, measures the machine and plans before the others start:
- * they find pack and rates in the cache, and nobody is measured beside another. Who takes over the
- * rows of a process that died is not decided here (engine/job/claims.h). */
+ * they find pack and rates in the cache, and no process measures while another works. Who takes
+ * over the rows of a process that died is not decided here (engine/job/claims.h). */
 #include "engine/cli/devices_impl.h"
 
 #include <dirent.h>
@@ -391,11 +391,11 @@ static void take_end(struct devices *d, struct worker *w, int status)
     w->summary = w->told.failed ? NULL : json_loadb(w->told.p, (size_t)w->told.n, 0, NULL);
     const json_t *rows = json_object_get(json_object_get(w->summary, "worker"), "rows");
     w->rows = rows ? json_integer_value(rows) : w->rows;
-    if (w->signal)
-        claims_bury(d->dir, w->pid);
-    if (w->signal)
-        snprintf(w->error, sizeof w->error, "ended by signal %d (%s); the same command resumes",
-                 w->signal, strsignal(w->signal));
+    if (!w->signal)
+        return;
+    claims_bury(d->dir, w->pid);
+    snprintf(w->error, sizeof w->error, "ended by signal %d (%s); the same command resumes",
+             w->signal, strsignal(w->signal));
 }
 
 /* Tells of a worker that failed while others can do its rows. */

@@ -380,7 +380,7 @@ enum err claims_once(const struct claims *c, const char *file, const char *bytes
     if (err == OK)
         err = link_once(temp, path, &made);
     unlink(temp);
-    /* Another worker may have ended the job meanwhile: nobody else would remove this file. */
+    /* If another worker has ended the job meanwhile, it does not know of this file. */
     if (err == OK && made && strcmp(file, CLAIMS_JOB) != 0 && !claims_has_job(c))
         unlink(path);
     return err;

@@ -71,7 +71,8 @@ struct job_config {
      * Borrowed; NULL: the files are beside OUT. */
     struct claims *claims;
     int make_out; // this worker makes OUT; it takes over what no worker has done
-    /* On the other ranks of a pipeline (out_path NULL): what job_tell() wrote on rank 0. */
+    /* On the other ranks of a pipeline (out_path NULL): what job_tell() wrote on rank 0. Read by
+     * job_open() only. */
     const char *told;
     int64_t n_told;
 };

@@ -16,8 +16,8 @@ void job_tell(const struct job *job, struct out *to)
     }
     for (int64_t i = 0; i < job->n_resumed; i++) {
         const struct resumed *t = &job->resumed[i];
-        const int64_t front[2] = {t->row, t->ids ? t->n : 0};
-        if (job->rows[t->row].state != ROW_WAITING)
+        const int64_t front[2] = {t->row, t->n};
+        if (job->rows[t->row].state != ROW_WAITING || !t->ids)
             continue;
         out_bytes(to, (const char *)front, sizeof front);
         out_bytes(to, (const char *)t->ids, front[1] * (int64_t)sizeof *t->ids);
