@@ -16,3 +16,7 @@ fault("--work-dir: each worker has its own limit of prompts", PARTS, "    job->c
 fault("f32: the instruction set is part of the job", "engine/api/run_setup.c", "same ? \"\" : \"isa=%s\"", "\"isa=%s\"", TEST + "hardware")
 fault("--shard auto: an array begins at 0", "engine/api/rows.c", "launchers[k].first && !given ? getenv(launchers[k].first) : NULL", "NULL", TEST + "shards")
 fault("merge --missing: an incomplete shard is there", "engine/cli/commands_merge.c", "if (is_complete(c->args[i], &shard, &n) && n == n_shards", "if ((is_complete(c->args[i], &shard, &n) || 1) && n == n_shards", TEST + "shards")
+fault("--work-dir: a claim of a job that has ended is left", CLAIMS, "    return ino == c->peers[0].ino ? remove_claim(c, name, ino) : OK;\n", "    (void)c, (void)name, (void)ino;\n    return OK;\n", TEST + "ended")
+fault("--work-dir: the folder is removed before a worker has joined", CLAIMS, "i < OPEN_TRIES && c->fd < 0", "i < 1", TEST + "ended")
+fault("--work-dir: the folder of claims is removed before the first", CLAIMS, "            (void)mkdir(claims, 0777);\n", "            ;\n", TEST + "ended")
+fault("--work-dir: a job that another worker ends is an error", "engine/api/rows.c", "ended = failed && !ended && ended_meanwhile(c, err);", "ended = 0 && ended_meanwhile(c, err);", TEST + "ended")

@@ -181,17 +181,30 @@ def stopped(tally, place, a):
 
 
 def ended(tally, place, a):
-    """A worker has looked for OUT, and plans while another one ends the job and removes the folder."""
+    """A worker is stopped where it joins or plans, and goes on while another one, or after it, ends the job."""
     job = Shared(tally, place, job_rows(12, 19, tokens=(10, 20)))
-    slow = job.start(**nth.env("stop-after,create,1,0,*.work/*.partial"))
+    plans, job_gone, worker_gone = "create,1,0,*.work/*.partial", "unlink,1,0,*/job.json", "unlink,2,0,*.work/*.worker"
+    claims_gone = "unlink,1,0,*.work/*.worker"  # the maker's own, behind the claims
+    for joined, end in ((plans, job_gone), (plans, worker_gone), (plans, claims_gone),
+                        ("create,1,0,*.work/*.tmp", worker_gone), ("mkdir,2,0,*.work*", None)):
+        job.fresh()
+        slow = job.start(**nth.env(f"stop-after,{joined}"))
+        slow.wait_for(slow.stopped, 30)
+        maker = job.start(**nth.env(f"stop-after,{end}") if end else {})
+        maker.wait_for(maker.stopped if end else lambda: not maker.running(), 30)
+        tally.check(slow.stopped() and (maker.stopped() or not end), f"{joined}, {end}: the moment was not met")
+        slow.signal(signal.SIGCONT)
+        slow.wait_for(lambda: not slow.running() or end == claims_gone and job.claims(), 60)
+        maker.signal(signal.SIGCONT)
+        job.end(f"{joined}, {end}")
+    job.fresh()
+    slow = job.start(**nth.env("stop-after,create,1,0,*.worker"))
     slow.wait_for(slow.stopped, 30)
-    maker = job.start(**nth.env("stop-after,unlink,1,0,*/job.json"))
-    maker.wait_for(maker.stopped, 30)
-    tally.check(slow.stopped() and maker.stopped(), "the moment was not met")
+    folder = os.path.join(job.dir, "claims")
+    gone = place.sluice("run", "-m", place.model, "-i", place.at("none"), "-o", job.out, "--work-dir", job.dir, "--progress", "none")
+    tally.check(gone.code == 5 and not os.path.exists(folder), f"no input: exit {gone.code}, {gone.last()}")
     slow.signal(signal.SIGCONT)
-    slow.end(60)
-    maker.signal(signal.SIGCONT)
-    job.end("ended")
+    job.end("one left without a job")
 
 
 def late(tally, place, a):

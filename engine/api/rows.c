@@ -14,6 +14,7 @@
 #include "engine/api/version.h"
 #include "engine/data/out.h"
 #include "engine/job/claims.h"
+#include "engine/job/job_status.h"
 
 #define STOPS_SHOWN_BYTES 1500 // stop strings in OUT.job.json
 
@@ -280,6 +281,19 @@ static void take_summary(struct json_t **summary, struct json_t *newer)
     *summary = newer;
 }
 
+/* After an error: another worker may have made OUT, and removed the folder, under our hands. Keeps
+ * the text of the error. */
+static int ended_meanwhile(const struct config *c, enum err err)
+{
+    char text[1024];
+    struct job_status s;
+    snprintf(text, sizeof text, "%s", err_text());
+    const int complete = job_status_read(&s, c->out) == OK && s.state == JOB_COMPLETE;
+    job_status_free(&s);
+    (void)fail(err, "%s", text);
+    return complete;
+}
+
 /* Runs what this worker gets of a shared job, again and again until OUT is complete. *tokens gets
  * the output tokens of all its rows. */
 static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t **summary,
@@ -297,8 +311,7 @@ static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t 
             job_counts(r->job, &counts);
         *tokens += counts.output_tokens;
         const int failed = err != OK && err != ERR_ROWS;
-        /* Another worker may have made OUT, and removed the folder, under our hands: look again. */
-        ended = failed && !ended && !claims_has_job(r->claims);
+        ended = failed && !ended && ended_meanwhile(c, err);
         if ((failed && !ended) || (!failed && job_is_complete(r->job)))
             return err;
         TRY(run_again(r));

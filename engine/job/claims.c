@@ -22,8 +22,9 @@
 #include "kernels/base/whole.h"
 
 #define BEAT_BYTES   512 // of NAME.worker: one line of JSON, padded
-#define STALE_TRIES  4   // of a call that a network file system may answer with ESTALE
+#define LINK_TRIES   4   // a network file system may answer with ESTALE
 #define WATCH_SHARE  4   // looks at other workers per beat
+#define OPEN_TRIES   100 // of making the folder and a file in it
 #define CLAIM_TRIES  1000
 #define CHUNK_DIGITS 6
 
@@ -172,7 +173,7 @@ int64_t claims_looks(const struct claims *c)
     return c->n_looks;
 }
 
-/* ---- open and close ---- */
+/* ---- open ---- */
 
 static enum err peer_add(struct claims *c, const char *name, ino_t ino)
 {
@@ -229,13 +230,17 @@ static enum err open_steps(struct claims *c, const char *dir, double beat_s)
     c->next = -1;
     if (snprintf(c->dir, sizeof c->dir, "%s", dir) >= (int)sizeof c->dir)
         return fail(ERR_USAGE, "%.512s: --work-dir: the path is too long", dir);
-    TRY(make_dir(c->dir));
-    claims_path(c, -1, CLAIMS_DIR, path);
-    TRY(make_dir(path));
     own_name(name, sizeof name);
     TRY(peer_add(c, name, 0));
-    claims_path(c, 0, CLAIMS_WORKER, path);
-    c->fd = open(path, O_RDWR | WHOLE_NEW, 0666);
+    for (int i = 0; i < OPEN_TRIES && c->fd < 0; i++) { // who leaves may just remove the folder
+        TRY(make_dir(c->dir));
+        claims_path(c, -1, CLAIMS_DIR, path);
+        (void)mkdir(path, 0777);
+        claims_path(c, 0, CLAIMS_WORKER, path);
+        c->fd = open(path, O_RDWR | WHOLE_NEW, 0666);
+        if (c->fd < 0 && errno != ENOENT)
+            break;
+    }
     if (c->fd < 0 || fstat(c->fd, &s) != 0)
         return io_error(path, "open");
     c->peers[0].ino = s.st_ino;
@@ -264,49 +269,6 @@ enum err claims_open(struct claims **out, const char *dir, double beat_s)
     claims_close(c);
     *out = NULL;
     return err;
-}
-
-/* Removes the files of worker w. */
-static void remove_worker(const struct claims *c, int w)
-{
-    static const char *const ends[] = {".partial", ".journal", ".tmp", CLAIMS_WORKER};
-    char path[CLAIMS_PATH_BYTES];
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-        claims_path(c, w, ends[i], path);
-        unlink(path);
-    }
-}
-
-void claims_close(struct claims *c)
-{
-    char path[CLAIMS_PATH_BYTES];
-    if (!c)
-        return;
-    if (c->started) {
-        pthread_mutex_lock(&c->lock);
-        c->stop = 1;
-        if (c->state == WORKER_WORKING)
-            c->state = WORKER_LEFT;
-        pthread_cond_signal(&c->changed);
-        pthread_mutex_unlock(&c->lock);
-        pthread_join(c->thread, NULL);
-        beat_write(c);
-    }
-    if (c->fd >= 0 && !c->owns)
-        remove_worker(c, 0);
-    if (c->fd >= 0)
-        close(c->fd);
-    claims_path(c, -1, CLAIMS_DIR, path);
-    if (!claims_has_job(c)) { // each fails while files are in it
-        (void)rmdir(path);
-        (void)rmdir(c->dir);
-    }
-    pthread_cond_destroy(&c->changed);
-    pthread_mutex_destroy(&c->lock);
-    pthread_mutex_destroy(&c->writing);
-    free(c->peers);
-    free(c->chunks);
-    free(c);
 }
 
 /* Replaces "working" by "left", and blanks, in a worker's file. */
@@ -339,21 +301,27 @@ void claims_bury(const char *dir, int64_t pid)
 
 /* ---- files that are made once ---- */
 
-int claims_has_job(const struct claims *c)
+/* 0: none has begun, or OUT is complete. */
+static int has_job(const struct claims *c)
 {
     char path[CLAIMS_PATH_BYTES];
     claims_path(c, -1, CLAIMS_JOB, path);
     return access(path, F_OK) == 0;
 }
 
-/* link(2). *made 0: the name exists. */
-static enum err link_once(const char *from, const char *to, int *made)
+/* link(2). *made 0: the name exists. Makes the folder of the claims again: a worker that leaves
+ * without a job removes it if it is empty. */
+static enum err link_once(const struct claims *c, const char *from, const char *to, int *made)
 {
-    for (int i = 0; i < STALE_TRIES; i++) {
+    char claims[CLAIMS_PATH_BYTES];
+    claims_path(c, -1, CLAIMS_DIR, claims);
+    for (int i = 0; i < LINK_TRIES; i++) {
         *made = link(from, to) == 0;
         if (*made || errno == EEXIST)
             return OK;
-        if (errno != ESTALE)
+        if (errno == ENOENT && i + 1 < LINK_TRIES)
+            (void)mkdir(claims, 0777);
+        else if (errno != ESTALE)
             break;
     }
     if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS)
@@ -378,10 +346,10 @@ enum err claims_once(const struct claims *c, const char *file, const char *bytes
         err = io_error(temp, "fsync");
     close(fd);
     if (err == OK)
-        err = link_once(temp, path, &made);
+        err = link_once(c, temp, path, &made);
     unlink(temp);
     /* If another worker has ended the job meanwhile, it does not know of this file. */
-    if (err == OK && made && strcmp(file, CLAIMS_JOB) != 0 && !claims_has_job(c))
+    if (err == OK && made && strcmp(file, CLAIMS_JOB) != 0 && !has_job(c))
         unlink(path);
     return err;
 }
@@ -597,7 +565,7 @@ enum err claims_next(struct claims *c, int64_t *chunk)
         if (k < 0)
             return OK;
         chunk_path(c, k, 0, path);
-        TRY(link_once(own, path, &made));
+        TRY(link_once(c, own, path, &made));
         if (made) {
             c->owns = 1;
             c->chunks[k] = (struct chunk){.owner = 0};
@@ -616,7 +584,7 @@ enum err claims_take_over(struct claims *c, int64_t chunk, int *mine)
     int turn = k->owner < 0 ? 0 : k->turn + 1;
     claims_path(c, 0, CLAIMS_WORKER, own);
     chunk_path(c, chunk, turn, path);
-    TRY(link_once(own, path, mine));
+    TRY(link_once(c, own, path, mine));
     if (!*mine)
         return claims_look(c);
     c->owns = 1;
@@ -636,7 +604,7 @@ void claims_settled(struct claims *c)
 static enum err look_for_work(struct claims *c, int *found, int *make_out)
 {
     TRY(claims_look(c));
-    *found = !claims_has_job(c) || free_chunk(c) >= 0;
+    *found = !has_job(c) || free_chunk(c) >= 0;
     int working = 0;
     for (int w = 1; w < c->n_peers && !*found; w++) {
         const struct peer *p = &c->peers[w];
@@ -686,6 +654,56 @@ static enum err remove_claim(struct claims *c, const char *name, ino_t ino)
     snprintf(path, sizeof path, "%s/" CLAIMS_DIR "/%.255s", c->dir, name);
     unlink(path);
     return OK;
+}
+
+static enum err remove_own_claim(struct claims *c, const char *name, ino_t ino)
+{
+    return ino == c->peers[0].ino ? remove_claim(c, name, ino) : OK;
+}
+
+/* Removes the files of worker w. */
+static void remove_worker(const struct claims *c, int w)
+{
+    static const char *const ends[] = {".partial", ".journal", ".tmp", CLAIMS_WORKER};
+    char path[CLAIMS_PATH_BYTES];
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        claims_path(c, w, ends[i], path);
+        unlink(path);
+    }
+}
+
+void claims_close(struct claims *c)
+{
+    char path[CLAIMS_PATH_BYTES];
+    if (!c)
+        return;
+    if (c->started) {
+        pthread_mutex_lock(&c->lock);
+        c->stop = 1;
+        if (c->state == WORKER_WORKING)
+            c->state = WORKER_LEFT;
+        pthread_cond_signal(&c->changed);
+        pthread_mutex_unlock(&c->lock);
+        pthread_join(c->thread, NULL);
+        beat_write(c);
+    }
+    const int ended = !has_job(c);
+    if (c->fd >= 0 && (ended || !c->owns))
+        remove_worker(c, 0);
+    if (c->fd >= 0)
+        close(c->fd);
+    if (ended) {
+        (void)list_dir(c, CLAIMS_DIR, remove_own_claim); // made while another worker removed them
+        claims_path(c, -1, CLAIMS_DIR, path);
+        (void)rmdir(path); // fails while files are in it, as the next
+        (void)rmdir(c->dir);
+    }
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    pthread_mutex_destroy(&c->writing);
+    free(c->peers);
+    free(c->chunks);
+    free(c);
 }
 
 enum err claims_remove(struct claims *c)

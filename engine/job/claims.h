@@ -73,8 +73,6 @@ void claims_path(const struct claims *c, int w, const char *suffix, char path[CL
 
 /* Makes DIR/FILE with these bytes, unless it is there. Appears complete. ERR_IO. */
 enum err claims_once(const struct claims *c, const char *file, const char *bytes, int64_t n);
-/* 1: the folder has a job; 0: none has begun, or OUT is complete. */
-int claims_has_job(const struct claims *c);
 
 /* Number of chunks of a job. */
 int64_t claims_cut(int64_t n_rows);
