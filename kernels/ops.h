@@ -275,15 +275,29 @@ static inline struct route route_at(void *memory, int64_t m, int n_experts, int 
 }
 
 /* Chooses the n_used experts with the greatest logits, greatest first, ties by number; a NaN counts
- * as less than any number. Weights: softmax over all logits or over the chosen ones; sums run over
- * ascending experts, or over choices in order. */
+ * as less than any number. Weights: softmax over all logits or over the chosen ones, times scale;
+ * sums run over ascending experts, or over choices in order.
+ *
+ * With a logistic, a bias or groups (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16) the choice is by
+ * score + bias, where the score of an expert is the softmax over all logits, or the logistic of its
+ * own; experts outside the n_groups_used groups with the greatest sums of their two greatest such
+ * numbers are left out. Weights: the scores alone, or over their sum. */
 struct route_args {
-    const float *logits; // [m, n_experts], row stride logits_stride
+    float *logits; // [m, n_experts], row stride logits_stride; scores replace them if used
     int64_t logits_stride;
+    const float *bias; // [n_experts], or NULL
     struct route to;
     int m;
-    int alone; // 1: softmax over the chosen logits alone
+    int alone;                   // 1: weights of the chosen experts sum up to `scale`
+    int logistic;                // 1: scores are logistics, 0: a softmax
+    int n_groups, n_groups_used; // groups of consecutive experts; 0, 0: none
+    float scale;
 };
+#define ROUTE_SUM_MIN 1e-20f // if the logistics of all chosen experts are 0
+static inline int route_by_score(const struct route_args *a)
+{
+    return a->logistic || a->bias != NULL || a->n_groups > 0;
+}
 
 /* A matmul with one matrix per expert: pair i of the route gets y[i] = x W_e^T (+ bias_e), where
  * W_e is rows [e n, (e + 1) n) of the part's W, n = w.n / n_experts, a multiple of 32. x is row i,

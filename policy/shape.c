@@ -41,11 +41,35 @@ static const char *check_sizes(const struct shape *s)
     return NULL;
 }
 
+static int is_factor(float f)
+{
+    return isfinite(f) && f > 0 && f < 1e6f;
+}
+
+/* A group has two experts or more, and the groups of a token have all that it uses. */
+static const char *check_groups(const struct shape *s)
+{
+    if (!is_factor(s->route_scale))
+        return "route_scale";
+    if (s->n_groups == 0)
+        return s->n_groups_used == 0 ? NULL : "n_groups_used";
+    if (!in_range(s->n_groups, 2, SHAPE_GROUPS_MAX) || s->n_experts % s->n_groups != 0 ||
+        s->n_experts < 2 * s->n_groups)
+        return "n_groups";
+    return in_range(s->n_groups_used, 1, s->n_groups) &&
+                   s->n_groups_used * (s->n_experts / s->n_groups) >= s->n_experts_used
+               ? NULL
+               : "n_groups_used";
+}
+
 /* An expert's rows must be whole panels, so that an expert can be multiplied alone. */
 static const char *check_experts(const struct shape *s)
 {
     if (s->n_experts == 0)
-        return s->n_experts_used != 0 || s->route_alone != 0 ? "n_experts" : NULL;
+        return s->n_experts_used != 0 || s->route_alone != 0 || s->route_logistic != 0 ||
+                       s->route_bias != 0 || s->n_groups != 0 || s->n_groups_used != 0
+                   ? "n_experts"
+                   : NULL;
     if (!in_range(s->n_experts, 2, SHAPE_EXPERTS_MAX) || s->branches != BRANCHES_SERIAL ||
         !s->gated || s->dim % 32 != 0 || s->ffn_dim % 32 != 0 ||
         (int64_t)s->n_experts * (s->dim > s->ffn_dim ? s->dim : s->ffn_dim) > SHAPE_OUTPUTS_MAX)
@@ -53,7 +77,11 @@ static const char *check_experts(const struct shape *s)
     if (!in_range(s->n_experts_used, 1,
                   s->n_experts < SHAPE_EXPERTS_USED_MAX ? s->n_experts : SHAPE_EXPERTS_USED_MAX))
         return "n_experts_used";
-    return in_range(s->route_alone, 0, 1) ? NULL : "route_alone";
+    if (!in_range(s->route_alone, 0, 1))
+        return "route_alone";
+    if (!in_range(s->route_logistic, 0, 1))
+        return "route_logistic";
+    return in_range(s->route_bias, 0, 1) ? check_groups(s) : "route_bias";
 }
 
 /* Layers without experts, and the shared expert. */
@@ -72,11 +100,6 @@ static const char *check_beside(const struct shape *s)
     if (!in_range(s->shared_dim, 0, s->n_experts > 0 ? SHAPE_DIM_MAX : 0))
         return "shared_dim";
     return in_range(s->shared_gate, 0, s->shared_dim > 0) ? NULL : "shared_gate";
-}
-
-static int is_factor(float f)
-{
-    return isfinite(f) && f > 0 && f < 1e6f;
 }
 
 static const char *check_ropes(const struct shape *s)

@@ -27,6 +27,7 @@ enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 #define SHAPE_DIM_MAX          (1 << 17)
 #define SHAPE_EXPERTS_MAX      1024
 #define SHAPE_EXPERTS_USED_MAX 64
+#define SHAPE_GROUPS_MAX       64        // of experts
 #define SHAPE_OUTPUTS_MAX      (1 << 24) // rows of all experts' matrices of one kind
 #define SHAPE_VOCAB_MAX        (1 << 21)
 #define SHAPE_ROPE_MAX         256 // half of the largest head dimension
@@ -60,7 +61,12 @@ struct shape {
     float act_limit; // 0: none; else gate x is capped, up x clamped to +-limit, and 1 added to up
     int n_experts;   // experts per layer that a router chooses from; 0: one MLP
     int n_experts_used; // experts per token
-    int route_alone;    // 1: the router's softmax covers the chosen experts; 0: all experts
+    int route_alone;    // 1: weights of the chosen experts sum up to route_scale; 0: as scored
+    int route_logistic; // 1: the router scores an expert by a logistic; 0: by a softmax over all
+    int route_bias;     // 1: a number per expert is added to its score where experts are chosen
+    int n_groups;       // groups of experts; 0: one
+    int n_groups_used;  // groups that a token's experts are in
+    float route_scale;  // factor on the weights of experts
     int dense_dim;   // inner size of the MLP in layers without experts; 0: all layers have experts
     int shared_dim;  // inner size of the expert that every token uses in addition; 0: none
     int shared_gate; // 1: its output is scaled by a logistic gate; 0: not scaled

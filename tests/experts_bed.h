@@ -19,6 +19,26 @@ struct bed {
     int n, k;
 };
 
+/* The ways to choose experts: bits 0 and 1 are `alone` and `logistic`, bit 2 gives a bias, bit 3
+ * groups of at least two experts, where the numbers allow them. */
+#define ROUTE_WAYS 16
+static inline struct route_args route_way(uint64_t way, float *logits, int stride,
+                                          const float *bias, struct route to, int m)
+{
+    const int n_groups = to.n_experts % 8 == 0 && to.n_experts > 8 ? to.n_experts / 8 : 0;
+    const int used = (int)min_i64(n_groups, ceil_div(to.n_used, 8) + 1);
+    return (struct route_args){.logits = logits,
+                               .logits_stride = stride,
+                               .bias = way & 4 ? bias : NULL,
+                               .to = to,
+                               .m = m,
+                               .alone = way & 1,
+                               .logistic = way >> 1 & 1,
+                               .n_groups = way & 8 && n_groups <= SHAPE_GROUPS_MAX ? n_groups : 0,
+                               .n_groups_used = way & 8 && n_groups <= SHAPE_GROUPS_MAX ? used : 0,
+                               .scale = way & 8 ? 2.5f : 1};
+}
+
 static inline void bed_open(struct bed *b, enum dtype t, int n, int k)
 {
     float *logits = noise_array(11, TOKENS * EXPERTS, 3);
@@ -27,9 +47,10 @@ static inline void bed_open(struct bed *b, enum dtype t, int n, int k)
     b->route = route_make(TOKENS, EXPERTS, USED);
     for (int i = 0; i < TOKENS; i++)
         logits[i * EXPERTS + 2] = -100; // an expert that nobody goes to
-    ops_run_route(&(struct ops){.isa = isa_best()},
-                  &(struct route_args){
-                      .logits = logits, .logits_stride = EXPERTS, .to = b->route, .m = TOKENS});
+    ops_run_route(
+        &(struct ops){.isa = isa_best()},
+        &(struct route_args){
+            .logits = logits, .logits_stride = EXPERTS, .to = b->route, .m = TOKENS, .scale = 1});
     assert_int_equal(b->route.first[2], b->route.first[3]);
     b->gate = weight_make(t, EXPERTS * n, k, 1);
     b->up = weight_make(DTYPE_BF16, EXPERTS * n, k, 2);

@@ -31,19 +31,21 @@ static void routes_equal_ref(void **state)
 {
     (void)state;
     static const int sizes[][3] = {{1, 2, 1},     {4, 8, 2},  {TOKENS, EXPERTS, USED},
-                                   {300, 128, 8}, {65, 4, 4}, {9, 1024, 64}};
+                                   {300, 128, 8}, {65, 4, 4}, {9, 1024, 64},
+                                   {40, 256, 8},  {40, 32, 4}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int alone = 0; alone < 2; alone++)
+        for (uint64_t way = 0; way < ROUTE_WAYS; way++)
             for (int threads = 0; threads <= 3; threads++) {
                 const int m = sizes[i][0], n = sizes[i][1], used = sizes[i][2];
                 struct pool *pool = threads ? pool_of(threads) : NULL;
                 struct route want = route_make(m, n, used), got = route_make(m, n, used);
                 float *logits = m > 3 ? logits_make(m, n) : noise_array(6, m * (n + 2), 1);
-                struct route_args a = {
-                    .logits = logits, .logits_stride = n + 2, .to = want, .m = m, .alone = alone};
+                float *bias = noise_array(8, n, 0.3f);
+                struct route_args a = route_way(way, logits, n + 2, bias, want, m);
                 ops_run_route(&(struct ops){.isa = ISA_REF}, &a);
                 a.to = got;
                 ops_run_route(&(struct ops){.isa = isa_best(), .pool = pool}, &a);
+                free(bias);
                 same_route(&got, &want, m);
                 for (int e = 0; e < n; e++) // an expert's tokens ascend
                     for (int p = got.first[e] + 1; p < got.first[e + 1]; p++)
@@ -64,7 +66,8 @@ static void weights_are_shares(void **state)
     struct route all = route_make(TOKENS, EXPERTS, USED), one = route_make(1, EXPERTS, USED);
     for (int alone = 0; alone < 2; alone++) {
         struct route_args a = {
-            .logits = logits, .logits_stride = EXPERTS, .to = all, .m = TOKENS, .alone = alone};
+            .logits = logits, .logits_stride = EXPERTS, .to = all, .m = TOKENS, .scale = 1};
+        a.alone = alone;
         ops_run_route(&(struct ops){.isa = isa_best()}, &a);
         for (int row = 0; row < TOKENS; row++) {
             float sum = 0;

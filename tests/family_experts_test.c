@@ -145,7 +145,7 @@ static void test_bad_counts(void **state)
                {"num_experts_per_tok", EXPERTS + 1, "num_experts_per_tok: 6 exceeds the 5"},
                {"num_experts_per_tok", 65, "num_experts_per_tok"},
                {"moe_intermediate_size", 0, "moe_intermediate_size"},
-               {"moe_intermediate_size", 95, "n_experts"},
+               {"moe_intermediate_size", 95, "gate_up_proj: expected [950, 512]"},
                {"decoder_sparse_step", 0, "decoder_sparse_step"},
                {"decoder_sparse_step", -1, "decoder_sparse_step"},
                {"decoder_sparse_step", 3, "decoder_sparse_step: unsupported: no layer has experts"},
@@ -409,6 +409,88 @@ static void test_gpt_oss(void **state)
     }
 }
 
+/* glm4_moe: the first layer has no experts. */
+static void glm4_moe(void)
+{
+    sizes("glm4_moe");
+    set_int("n_routed_experts", 8);
+    set_int("moe_intermediate_size", 96);
+    set_int("first_k_dense_replace", 1);
+    set_int("n_shared_experts", 2);
+    add_layers("model.layers.", attention, 6);
+    const struct line dense[] = {{"mlp.gate_proj.weight", FFN, DIM},
+                                 {"mlp.up_proj.weight", FFN, DIM},
+                                 {"mlp.down_proj.weight", DIM, FFN}};
+    const struct line sparse[] = {{"mlp.gate.weight", 8, DIM},
+                                  {"mlp.gate.e_score_correction_bias", 8, 0},
+                                  {"mlp.shared_experts.gate_proj.weight", 192, DIM},
+                                  {"mlp.shared_experts.up_proj.weight", 192, DIM},
+                                  {"mlp.shared_experts.down_proj.weight", DIM, 192}};
+    char name[100];
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "model.layers.0.%s", dense[i].name);
+        add(name, 2, dense[i].n, dense[i].k);
+    }
+    for (int i = 0; i < 5; i++) {
+        snprintf(name, sizeof name, "model.layers.1.%s", sparse[i].name);
+        add(name, sparse[i].k ? 2 : 1, sparse[i].n, sparse[i].k);
+    }
+    for (int e = 0; e < 8; e++)
+        for (int i = 0; i < 3; i++) {
+            snprintf(name, sizeof name, "model.layers.1.mlp.experts.%d.%s_proj.weight", e,
+                     (const char *[]){"gate", "up", "down"}[i]);
+            add(name, 2, i < 2 ? 96 : DIM, i < 2 ? DIM : 96);
+        }
+}
+
+/* Keys of DeepSeek's router, and layers at the end that predict further tokens. */
+static void test_routers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        double value;
+        const char *says;
+    } bad[] = {{"n_group", 3, "n_groups"},
+               {"n_group", 8, "n_groups"},
+               {"topk_group", 5, "n_groups_used"},
+               {"topk_group", -1, "topk_group"},
+               {"n_group", 1000, "n_group"},
+               {"first_k_dense_replace", 2, "first_k_dense"},
+               {"first_k_dense_replace", -1, "first_k_dense"},
+               {"n_shared_experts", 1 << 30, "n_shared_experts"}};
+    glm4_moe();
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->route_logistic && s->route_bias && s->route_alone && s->n_groups == 0 &&
+                s->route_scale == 1 && s->shared_dim == 192 && !s->shared_gate &&
+                s->dense_dim == FFN && s->layer_dense[0] && !s->layer_dense[1] &&
+                s->ffn_dim == 96 && s->rope_dim == s->head_dim / 2);
+    set_int("n_group", 4);
+    set_int("topk_group", 1);
+    set_float("routed_scaling_factor", 2.5);
+    set_flag("norm_topk_prob", 0);
+    expect_good();
+    assert_true(s->n_groups == 4 && s->n_groups_used == 1 && s->route_scale == 2.5f &&
+                !s->route_alone);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        glm4_moe();
+        set_int("n_group", 4);
+        set_int("topk_group", 2);
+        set_int(bad[i].key, bad[i].value);
+        expect_bad(bad[i].says);
+    }
+    glm4_moe();
+    set_float("routed_scaling_factor", NAN);
+    expect_bad("routed_scaling_factor");
+    glm4_moe();
+    drop("model.layers.1.mlp.gate.e_score_correction_bias");
+    expect_bad("e_score_correction_bias: missing");
+    mixtral();
+    set_int("n_group", 2);
+    expect_bad("n_group: unsupported in mixtral models");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -416,7 +498,7 @@ int main(void)
         cmocka_unit_test(test_bad_counts),    cmocka_unit_test(test_no_count),
         cmocka_unit_test(test_gpt_oss),       cmocka_unit_test(test_two_kinds),
         cmocka_unit_test(test_granite_moe),   cmocka_unit_test(test_bad_kinds),
-        cmocka_unit_test(test_shared_expert),
+        cmocka_unit_test(test_shared_expert), cmocka_unit_test(test_routers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,11 @@ ACTS = {
     "relu": lambda x: np.maximum(x, 0),
 }
 ACTS["gelu_pytorch_tanh"] = ACTS["gelu_new"]
+LOGISTIC = ("glm4_moe", "solar_open", "dots1", "minimax_m2")  # of routers
+NOT_NORMED = ("qwen2_moe", "qwen3_moe", "glm4_moe", "solar_open", "dots1", "olmoe")  # unless norm_topk_prob
+CHOICE_BIASES = ("mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias",
+                 "mlp.moe_statics.e_score_correction_bias", "mlp.gate.moe_statics.e_score_correction_bias")
+SLOPES = {True: 1 / 10, False: 1 / 20}  # of logistics and of a softmax by logits, as goldens/routes.py has them
 
 
 def cut(x, sizes):
@@ -57,7 +62,9 @@ class Family:
         rope = dict(rope.get("full_attention", rope))
         rope.setdefault("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0)))
         partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct")))
-        partial = {"gpt_neox": 0.25, "stablelm": 0.25}.get(self.kind, 1.0) if partial is None else partial
+        if "rotary_dim" in c:
+            partial = c["rotary_dim"] / self.head_dim
+        partial = {"gpt_neox": 0.25, "stablelm": 0.25, "glm4_moe": 0.5}.get(self.kind, 1.0) if partial is None else partial
         kind = rope.get("rope_type", rope.get("type", "default"))
         self.turned = int(self.head_dim * partial)
         base = rope["rope_theta"] ** (np.arange(0, self.turned, 2) / self.turned)
@@ -110,6 +117,8 @@ class Family:
             return c.get("use_sliding_window") and not self.turns(layer)
         if self.kind == "qwen2_moe" and not c.get("layer_types"):
             return c.get("use_sliding_window") and layer % 2 == 0 and layer < c.get("max_window_layers", 28)
+        if self.kind == "dots1":
+            return layer >= c.get("max_window_layers", 62)
         if self.kind not in ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"):
             return False
         return c.get("use_sliding_window") and (self.kind == "qwen3_moe" or layer >= c.get("max_window_layers", 28))
@@ -136,6 +145,9 @@ class Family:
         freq = self.local_freq if self.kind == "gemma3_text" and self.is_local(layer) else freq
         angle = np.outer(pos, freq)[:, None]
         cos, sin = np.cos(angle) * self.rope_scale, np.sin(angle) * self.rope_scale
+        if self.kind == "ernie4_5_moe":  # neighbours
+            a, b = x[..., ::2], x[..., 1::2]
+            return np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
         a, b, rest = cut(x, (self.turned // 2, self.turned // 2, x.shape[-1] - self.turned))
         return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
@@ -190,12 +202,12 @@ class Family:
             parts = cut(self.linear(p + fused, x), (q, kv, kv))
         else:
             parts = [self.linear(f"{p}self_attn.{name}_proj", x) for name in "qkv"]
-        if self.kind == "olmo2":
+        if self.kind in ("olmo2", "olmoe", "minimax_m2"):
             parts[:2] = [self.rms_norm(y, self.w[f"{p}self_attn.{name}_norm.weight"]) for name, y in zip("qk", parts)]
         return [y.reshape(n, -1, self.head_dim) for y in parts]
 
     def qk_norms(self, p, x, name):
-        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text"):
+        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text", "dots1") or self.c.get("use_qk_norm"):
             return self.rms_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"] + self.plus)
         if self.kind == "stablelm" and self.c.get("qk_layernorm"):
             weights = [self.w[f"{p}self_attn.{name}_layernorm.norms.{h}.weight"] for h in range(x.shape[1])]
@@ -231,16 +243,36 @@ class Family:
             own = [p + f"mlp.experts.{e}.{name}_proj" for name in ("gate", "up", "down")]
         return self.linear(own[2], self.act(self.linear(own[0], x)) * self.linear(own[1], x))
 
+    def choice(self, p, logits, scores):
+        """What experts are chosen by, and how steep that is by logits: logits, or scores with a bias, within groups."""
+        bias = next((self.w[p + name] for name in CHOICE_BIASES if p + name in self.w), None)
+        if bias is None:
+            return logits, 1
+        slope = SLOPES[self.kind in LOGISTIC]
+        key, n, used = scores + bias.reshape(-1), self.c.get("n_group", 1), self.c.get("topk_group", 1)
+        if n > used:
+            sums = np.sort(key.reshape(len(key), n, -1), -1)[..., -2:].sum(-1)
+            self.near(sums, used, logits, 2 * slope)
+            worst = np.sort(sums, -1)[:, [-used]]
+            key = np.where(np.repeat(sums >= worst, key.shape[1] // n, -1), key, key.min(-1, keepdims=True) - 1)
+        return key, slope
+
+    def near(self, key, k, logits, slope):
+        ranked = -np.sort(-key, -1)
+        gap = (ranked[:, k - 1] - ranked[:, k]) / (slope * np.abs(logits).max(-1))
+        self.route_gap = min(self.route_gap, gap.min())
+
     def experts(self, p, router, x):
-        """Of each token the experts with the largest logits, by their share of the softmax."""
-        logits, k = self.linear(router, x), self.c["num_experts_per_tok"]
-        order = np.argsort(-logits, axis=-1, kind="stable")
-        ranked = np.take_along_axis(logits, order, -1)
-        self.route_gap = min(self.route_gap, ((ranked[:, k - 1] - ranked[:, k]) / np.abs(logits).max(-1)).min())
-        chosen = order[:, :k]
-        share = np.take_along_axis(softmax(logits), chosen, -1)
-        if self.kind not in ("qwen2_moe", "qwen3_moe") or self.c.get("norm_topk_prob"):
+        """Of each token the experts with the largest logits, or scores with a bias, by their share."""
+        logits, k = self.linear(router, x), self.c.get("num_experts_per_tok", self.c.get("moe_k"))
+        scores = 1 / (1 + np.exp(-logits)) if self.kind in LOGISTIC else softmax(logits)
+        key, slope = self.choice(p, logits, scores)
+        self.near(key, k, logits, slope)
+        chosen = np.argsort(-key, axis=-1, kind="stable")[:, :k]
+        share = np.take_along_axis(scores, chosen, -1)
+        if self.kind not in NOT_NORMED or self.c.get("norm_topk_prob"):
             share = share / share.sum(-1, keepdims=True)
+        share = share * self.c.get("routed_scaling_factor", 1.0)
         out = np.zeros_like(x)
         for e in range(logits.shape[-1]):
             rows, rank = np.nonzero(chosen == e)
@@ -255,6 +287,8 @@ class Family:
         if p + "shared_mlp.input_linear.weight" in self.w:  # granitemoe: gate above up, without a logistic
             gate, up = np.split(self.linear(p + "shared_mlp.input_linear", x), 2, axis=-1)
             return self.linear(p + "shared_mlp.output_linear", self.act(gate) * up)
+        if p + "mlp.shared_experts.up_proj.weight" in self.w:
+            return self.gated(p + "mlp.shared_experts.", x)
         if p + "mlp.shared_expert_gate.weight" not in self.w:
             return 0
         return self.gated(p + "mlp.shared_expert.", x) / (1 + np.exp(-self.linear(p + "mlp.shared_expert_gate", x)))

@@ -245,9 +245,12 @@ static void attend(const struct ops *ops, struct image *m)
 static void experts(const struct ops *ops, struct image *m)
 {
     const struct route route = route_at(m->route, TOKENS, EXPERTS, USED);
-    ops_run_route(
-        ops, &(struct route_args){
-                 .logits = m->normed, .logits_stride = DIM, .to = route, .m = TOKENS, .alone = 1});
+    ops_run_route(ops, &(struct route_args){.logits = m->normed,
+                                            .logits_stride = DIM,
+                                            .to = route,
+                                            .m = TOKENS,
+                                            .alone = 1,
+                                            .scale = 1});
     ops_run_expert_matmul(
         ops,
         &(struct expert_matmul_args){

@@ -203,7 +203,7 @@ fault("a long row shares what a short one has turned", "engine/line/batch.c",
       "!= batch_turns_long(b->shape, row))\n        return 0;", "!= batch_turns_long(b->shape, row))\n        shared = 0;",
       "family_golden.py --only phi3")
 fault("norms that are stored less 1 stay so", "engine/model/pack_source.c",
-      "ROLE_BIT(role)) ? 1.0f : 0.0f);", "ROLE_BIT(role)) ? 0.0f : 0.0f);", "family_golden.py --only gemma")
+      "ROLE_BIT(role)) ? 1.0f : 0.0f;", "ROLE_BIT(role)) ? 0.0f : 0.0f;", "family_golden.py --only gemma")
 fault("attention's norm serves the MLP beside it", "engine/line/layer_decode.c",
       "shared ? ROLE_NORM1_W : ROLE_NORM2_W", "shared ? ROLE_NORM1_W : ROLE_NORM1_W", "family_golden.py --only gpt_neox")
 fault("layers without positions turn", "engine/line/layer_decode.c",

@@ -7,7 +7,7 @@ fault("--work-dir: a handle that went stale ends the job", CLAIMS, "if (errno !=
 fault("--work-dir: a worker that stands still is waited for", CLAIMS, "(double)(now - p->seen_ns) * 1e-9 > c->beat_s * CLAIMS_BEATS_LOST;", "0;", TEST + "stopped")
 fault("--work-dir: who left is waited for", CLAIMS, "p->gone = p->state == WORKER_LEFT ||", "p->gone =", TEST + "late")
 fault("--work-dir: a worker does not say that it leaves", CLAIMS, "            c->state = WORKER_LEFT;\n", "            ;\n", TEST + "late")
-fault("--work-dir: the folder is left", CLAIMS, "    TRY(list_dir(c, CLAIMS_DIR, remove_claim));\n", "", TEST + "shares")
+fault("--work-dir: the folder is left", CLAIMS, "    TRY(list_dir(c, CLAIMS_DIR, remove_claim));\n", "", TEST + "kills")
 fault("--work-dir: rows that others have done are done again", PARTS, "            files_row(job, e, p->part);\n", "            ;\n", TEST + "shares")
 fault("--work-dir: tokens of the dead are lost", PARTS, "e->n > 0 && e->offset <= have ? files_tokens(job, e) : OK", "0 ? files_tokens(job, e) : OK", TEST + "late")
 fault("--work-dir: lines of the dead are not read again", PARTS, "        if (check && done && row->part > 0 &&", "        if (0 && check && done && row->part > 0 &&", TEST + "faults")

@@ -15,20 +15,27 @@ static struct route device_route(const struct route *r, int m, int fresh)
 static void routes_are_the_cpus(void **state)
 {
     (void)state;
-    static const int sizes[][3] = {{1, 2, 1},    {37, 7, 3},   {256, 8, 2},
-                                   {65, 300, 8}, {519, 40, 3}, {9, SHAPE_EXPERTS_MAX, 8}};
-    for (uint64_t i = 0; i < 12; i++) {
-        const int m = sizes[i / 2][0], n = sizes[i / 2][1], used = sizes[i / 2][2];
+    static const int sizes[][3] = {{1, 2, 1},
+                                   {37, 7, 3},
+                                   {256, 8, 2},
+                                   {65, 300, 8},
+                                   {519, 40, 3},
+                                   {9, 512, 8},
+                                   {9, SHAPE_EXPERTS_MAX, 8}};
+    const uint64_t n_sizes = sizeof sizes / sizeof *sizes;
+    for (uint64_t i = 0; i < n_sizes * ROUTE_WAYS; i++) {
+        const int *size = sizes[i % n_sizes], m = size[0], n = size[1], used = size[2];
         const int64_t each = m * used * 4;
         struct route want = route_make(m, n, used);
         float *logits = noise_array(5, m * (n + 1), 3);
         for (int j = 0; j < m * (n + 1); j++)
             logits[j] = j % 31 == 7 ? NAN : j % 3 ? logits[j] : rintf(logits[j]);
-        struct route_args a = {
-            .logits = logits, .logits_stride = n + 1, .to = want, .m = m, .alone = i & 1};
+        float *bias = noise_array(8, n, 0.3f), *raw = copy_of(logits, m * (n + 1) * 4);
+        struct route_args a = route_way(i / n_sizes, logits, n + 1, bias, want, m);
         ops_run_route(&(struct ops){.isa = ISA_PORTABLE}, &a);
         device_begin(i);
-        a.logits = simt_of(logits, m * (n + 1) * 4);
+        a.logits = simt_of(raw, m * (n + 1) * 4);
+        a.bias = a.bias ? simt_of(bias, n * 4) : NULL;
         a.to = device_route(&want, m, 1);
         cuda_route(NULL, &exact, &a);
         const int32_t *got[] = {a.to.first, a.to.pairs, a.to.places};
@@ -43,6 +50,8 @@ static void routes_are_the_cpus(void **state)
         assert_device(a.to.weights, copy_of(want.weights, each), each, "weights");
         free(want.first);
         free(logits);
+        free(bias);
+        free(raw);
     }
 }
 

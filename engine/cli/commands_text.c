@@ -13,6 +13,23 @@
 #define VARIANTS_MAX  18
 #define VARIANT_BYTES 100
 
+/* Says how the experts of a token are chosen and weighed. */
+static void put_router(char out[VARIANT_BYTES], const struct shape *s)
+{
+    static const char *const by[2][2] = {{"softmax over all", "softmax over these"},
+                                         {"logistics", "logistics over their sum"}};
+    int n =
+        snprintf(out, VARIANT_BYTES, "%d of %d experts a token", s->n_experts_used, s->n_experts);
+    if (s->n_groups > 0)
+        n += snprintf(out + n, VARIANT_BYTES - (size_t)n, " in %d of %d groups", s->n_groups_used,
+                      s->n_groups);
+    n += snprintf(out + n, VARIANT_BYTES - (size_t)n, ", weights by %s%s",
+                  by[s->route_logistic][s->route_alone],
+                  s->route_bias ? ", chosen with a bias" : "");
+    if (s->route_scale != 1)
+        snprintf(out + n, VARIANT_BYTES - (size_t)n, ", x %g", (double)s->route_scale);
+}
+
 /* Names the parts of a layer that differ between models. */
 static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES])
 {
@@ -36,8 +53,7 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     snprintf(out[n++], VARIANT_BYTES, "%s %s", norms[s->norm], places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
     if (s->n_experts > 0)
-        snprintf(out[n++], VARIANT_BYTES, "%d of %d experts a token, weights by softmax over %s",
-                 s->n_experts_used, s->n_experts, s->route_alone ? "these" : "all");
+        put_router(out[n++], s);
     if (s->shared_dim > 0)
         snprintf(out[n++], VARIANT_BYTES, "an expert of %d for every token, %s", s->shared_dim,
                  s->shared_gate ? "weighed by a logistic" : "unweighed");

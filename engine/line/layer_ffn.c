@@ -44,7 +44,12 @@ static struct route route_tile(struct layer_work *w, const struct model_layer *l
         .logits_stride = s->n_experts,
         .to = route_at(w->route, w->plan->tile_tokens, s->n_experts, s->n_experts_used),
         .m = m,
-        .alone = s->route_alone};
+        .bias = model_vector(l, ROLE_CHOICE_B, weights),
+        .alone = s->route_alone,
+        .logistic = s->route_logistic,
+        .n_groups = s->n_groups,
+        .n_groups_used = s->n_groups_used,
+        .scale = s->route_scale};
     ops_run_route(&w->ops, &args);
     return args.to;
 }

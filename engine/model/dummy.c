@@ -64,21 +64,25 @@ static const struct dummy_family {
     const char *name;
     uint64_t biases;
     int qk_norm;
+    unsigned router;  // ROUTER_...
+    int half_rotated; // 1: half of a head is rotated
 } dummy_families[] = {
-    {"llama", 0, QK_NORM_NONE},
-    {"qwen2", QKV_BIASES, QK_NORM_NONE},
-    {"qwen3", 0, QK_NORM_HEAD},
-    {"mixtral", 0, QK_NORM_NONE},
-    {"qwen2_moe", QKV_BIASES, QK_NORM_NONE},
-    {"qwen3_moe", 0, QK_NORM_HEAD},
+    {"llama", 0, QK_NORM_NONE, 0, 0},
+    {"qwen2", QKV_BIASES, QK_NORM_NONE, 0, 0},
+    {"qwen3", 0, QK_NORM_HEAD, 0, 0},
+    {"mixtral", 0, QK_NORM_NONE, 0, 0},
+    {"qwen2_moe", QKV_BIASES, QK_NORM_NONE, 0, 0},
+    {"qwen3_moe", 0, QK_NORM_HEAD, 0, 0},
+    {"glm4_moe", QKV_BIASES, QK_NORM_NONE, ROUTER_LOGISTIC | ROUTER_BIAS, 1},
+    {"minimax_m2", 0, QK_NORM_WHOLE, ROUTER_LOGISTIC | ROUTER_BIAS, 1},
     {"gpt_oss",
      QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) |
          ROLE_BIT(ROLE_DOWN_B) | ROLE_BIT(ROLE_ROUTER_B),
-     QK_NORM_NONE},
-    {"phi3", 0, QK_NORM_NONE},
-    {"gemma2", 0, QK_NORM_NONE},
+     QK_NORM_NONE, 0, 0},
+    {"phi3", 0, QK_NORM_NONE, 0, 0},
+    {"gemma2", 0, QK_NORM_NONE, 0, 0},
     {"opt", QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B),
-     QK_NORM_NONE},
+     QK_NORM_NONE, 0, 0},
 };
 
 static const struct dummy_family *family_named(const char *name)
@@ -131,7 +135,7 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
         if (!family_named(value))
             return fail(ERR_INPUT,
                         "%s:%d: family: unsupported: %s (supported: llama, qwen2, qwen3, mixtral, "
-                        "qwen2_moe, qwen3_moe, gpt_oss, phi3, gemma2, opt)",
+                        "qwen2_moe, qwen3_moe, glm4_moe, minimax_m2, gpt_oss, phi3, gemma2, opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
@@ -191,6 +195,7 @@ static enum err finish_shape(struct dummy_config *c)
     for (int i = 0; i < N_INTS; i++)
         if (ints[i].required && *int_at(s, ints[i].field) == 0)
             return fail(ERR_INPUT, "%s: %s: missing", c->path, ints[i].key);
+    const struct dummy_family *family = family_named(s->family);
     int opt = strcmp(s->family, "opt") == 0, gemma2 = strcmp(s->family, "gemma2") == 0;
     if (s->n_kv_heads == 0)
         s->n_kv_heads = s->n_heads;
@@ -209,12 +214,16 @@ static enum err finish_shape(struct dummy_config *c)
     s->act = opt ? ACT_RELU : gemma2 ? ACT_GELU_TANH : ACT_SILU;
     s->gated = !opt;
     s->route_alone = s->n_experts > 0 && strcmp(s->family, "qwen2_moe") != 0;
-    s->shared_gate = s->shared_dim > 0;
+    s->shared_gate = s->shared_dim > 0 && strcmp(s->family, "qwen2_moe") == 0;
+    if (s->n_experts > 0) {
+        s->route_logistic = (family->router & ROUTER_LOGISTIC) != 0;
+        s->route_bias = (family->router & ROUTER_BIAS) != 0;
+    }
     memset(s->layer_dense, 1, (size_t)c->dense_layers);
-    s->qk_norm = family_named(s->family)->qk_norm;
+    s->qk_norm = family->qk_norm;
     s->position = opt ? POSITION_LEARNED : POSITION_ROPE;
     s->position_offset = opt ? 2 : 0;
-    s->rope_dim = opt ? 0 : s->head_dim;
+    s->rope_dim = opt ? 0 : s->head_dim / (1 + family->half_rotated);
     family_defaults(s);
     if (gemma2)
         family_gemma2_shape(s);

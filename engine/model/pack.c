@@ -120,7 +120,11 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(route_alone)                                                                                 \
     X(dense_dim)                                                                                   \
     X(shared_dim)                                                                                  \
-    X(shared_gate)
+    X(shared_gate)                                                                                 \
+    X(route_logistic)                                                                              \
+    X(route_bias)                                                                                  \
+    X(n_groups)                                                                                    \
+    X(n_groups_used)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \
@@ -129,7 +133,8 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(logit_scale)                                                                                 \
     X(attn_softcap)                                                                                \
     X(logit_softcap)                                                                               \
-    X(act_limit)
+    X(act_limit)                                                                                   \
+    X(route_scale)
 
 static void put_f32(struct pack_out *o, float f)
 {

@@ -40,7 +40,7 @@ static const struct source_tensor *part_of(const struct file_provider *f, enum t
 {
     const int parts = family_parts(&f->family, role);
     int n, k;
-    role_dims(&f->family.shape, role, &n, &k);
+    family_file_dims(&f->family, role, &n, &k);
     const struct source_tensor *t =
         family_part(&f->family, f->source, role, layer, *row / (n / parts));
     CHECK(t != NULL);
@@ -98,17 +98,39 @@ static enum err tensor_rows(struct file_provider *f, enum tensor_role role,
     return OK;
 }
 
-static enum err file_rows(void *impl, enum tensor_role role, int layer, int first, int n, void *out)
+/* Rows [first, first + n) of family_file_dims(). */
+static enum err whole_rows(struct file_provider *f, enum tensor_role role, int layer, int first,
+                           int n, uint8_t *out)
 {
-    struct file_provider *f = impl;
     int k, all;
-    role_dims(&f->family.shape, role, &all, &k);
+    family_file_dims(&f->family, role, &all, &k);
     for (int done = 0, some; done < n; done += some) {
         int row = first + done;
         const struct source_tensor *t = part_of(f, role, layer, &row, &some);
         some = (int)min_i64(some, n - done);
-        TRY(tensor_rows(f, role, t, row, some,
-                        (uint8_t *)out + done * dtype_row_bytes(t->dtype, k)));
+        TRY(tensor_rows(f, role, t, row, some, out + done * dtype_row_bytes(t->dtype, k)));
+    }
+    return OK;
+}
+
+/* Adds the zeros of experts that are narrower in the file. */
+static enum err file_rows(void *impl, enum tensor_role role, int layer, int first, int n, void *out)
+{
+    struct file_provider *f = impl;
+    int k, file_k, all;
+    role_dims(&f->family.shape, role, &all, &k);
+    family_file_dims(&f->family, role, &all, &file_k);
+    const int64_t row_bytes = dtype_row_bytes(file_dtype(f, role, layer), k);
+    for (int done = 0, some; done < n; done += some) {
+        const int row = family_file_row(&f->family, role, first + done);
+        uint8_t *to = (uint8_t *)out + done * row_bytes;
+        for (some = 1; done + some < n && file_k == k && row >= 0; some++)
+            if (family_file_row(&f->family, role, first + done + some) != row + some)
+                break;
+        if (row < 0 || file_k < k)
+            memset(to, 0, (size_t)row_bytes);
+        if (row >= 0)
+            TRY(whole_rows(f, role, layer, row, some, to));
     }
     return OK;
 }
@@ -132,15 +154,19 @@ static enum err file_vector(void *impl, enum tensor_role role, int layer, int n,
     const struct file_provider *f = impl;
     const struct family_model *m = &f->family;
     const int parts = family_parts(m, role);
-    const int64_t all = m->cut[role].rows > 0 ? m->cut[role].rows : n;
+    int file_n, k;
+    family_file_dims(m, role, &file_n, &k);
+    const int64_t all = m->cut[role].rows > 0 ? m->cut[role].rows : file_n;
     float *numbers = malloc((size_t)all * sizeof *numbers);
     enum err e = numbers ? OK : fail(ERR_FIT, "no memory for %s", role_name(role));
     for (int part = 0; part < parts && e == OK; part++)
         e = read_numbers(f, family_part(m, f->source, role, layer, part),
                          numbers + part * (all / parts));
-    for (int i = 0; i < n && e == OK; i++)
-        out[i] =
-            numbers[family_source_row(m, role, i)] + ((m->plus_one & ROLE_BIT(role)) ? 1.0f : 0.0f);
+    for (int i = 0; i < n && e == OK; i++) {
+        const int row = family_file_row(m, role, i);
+        const float plus = (m->plus_one & ROLE_BIT(role)) ? 1.0f : 0.0f;
+        out[i] = row < 0 ? 0 : numbers[family_source_row(m, role, row)] + plus;
+    }
     free(numbers);
     return e;
 }

@@ -193,36 +193,108 @@ void ref_mix(const struct ops *ops, const struct mix_args *a)
         }
 }
 
+/* 1: key a is greater than key b, where NaN is less than any number. */
+static int ref_is_greater(double a, double b)
+{
+    return a > b || (isnan(b) && !isnan(a));
+}
+
+/* Scores of an expert in double: what a softmax over all, or a logistic, makes of its logit. */
+static double ref_score(const struct route_args *a, const float *logits, int expert)
+{
+    double max = -INFINITY, sum = 0;
+    if (a->logistic)
+        return 1 / (1 + exp(-(double)logits[expert]));
+    for (int e = 0; e < a->to.n_experts; e++)
+        max = ref_is_greater(logits[e], max) ? logits[e] : max;
+    for (int e = 0; e < a->to.n_experts; e++)
+        sum += exp((double)logits[e] - max);
+    return exp((double)logits[expert] - max) / sum;
+}
+
+/* What an expert is chosen by: as the rounded scores order the experts. */
+static double ref_key(const struct route_args *a, const float *logits, int e)
+{
+    if (!route_by_score(a))
+        return logits[e];
+    const float score = (float)ref_score(a, logits, e);
+    return a->bias ? score + a->bias[e] : score;
+}
+
+/* The best number of [0, n) that is not taken; key(i) may be NaN. */
+static int ref_best(const double *keys, int n, const int32_t *taken, int n_taken)
+{
+    int best = -1;
+    for (int i = 0; i < n; i++) {
+        int is_taken = 0;
+        for (int k = 0; k < n_taken; k++)
+            is_taken |= taken[k] == i;
+        if (!is_taken && (best < 0 || ref_is_greater(keys[i], keys[best])))
+            best = i;
+    }
+    return best;
+}
+
+/* Marks the experts of a token's groups; without groups, all. */
+static void ref_groups(const struct route_args *a, const double *keys, uint8_t *inside)
+{
+    const int n = a->n_groups > 0 ? a->to.n_experts / a->n_groups : 0;
+    double sums[SHAPE_GROUPS_MAX];
+    int32_t groups[SHAPE_GROUPS_MAX];
+    memset(inside, n == 0, (size_t)a->to.n_experts);
+    for (int g = 0; g < a->n_groups; g++) {
+        int32_t two[2];
+        two[0] = ref_best(keys + g * n, n, two, 0);
+        two[1] = ref_best(keys + g * n, n, two, 1);
+        sums[g] = (float)keys[g * n + two[0]] + (float)keys[g * n + two[1]];
+    }
+    for (int i = 0; i < a->n_groups_used; i++) {
+        groups[i] = ref_best(sums, a->n_groups, groups, i);
+        memset(inside + groups[i] * n, 1, (size_t)n);
+    }
+}
+
 /* Sums in double; each choice scans all experts for the best one left. */
+static void ref_route_token(const struct route_args *a, int row)
+{
+    const struct route *r = &a->to;
+    const float *logits = a->logits + row * a->logits_stride;
+    int32_t *chosen = r->places + row * r->n_used;
+    double keys[SHAPE_EXPERTS_MAX], among[SHAPE_EXPERTS_MAX], scores[SHAPE_EXPERTS_USED_MAX];
+    uint8_t inside[SHAPE_EXPERTS_MAX];
+    int32_t numbers[SHAPE_EXPERTS_MAX];
+    double alone = 0;
+    int n = 0;
+    for (int e = 0; e < r->n_experts; e++)
+        keys[e] = ref_key(a, logits, e);
+    ref_groups(a, keys, inside);
+    for (int e = 0; e < r->n_experts; e++)
+        if (inside[e]) {
+            among[n] = keys[e];
+            numbers[n++] = e;
+        }
+    for (int j = 0; j < r->n_used; j++)
+        chosen[j] = ref_best(among, n, chosen, j);
+    for (int j = 0; j < r->n_used; j++) {
+        chosen[j] = numbers[chosen[j]];
+        scores[j] = a->alone && !route_by_score(a)
+                        ? exp((double)logits[chosen[j]] - logits[chosen[0]])
+                        : ref_score(a, logits, chosen[j]);
+        alone += scores[j];
+    }
+    alone = alone < ROUTE_SUM_MIN ? ROUTE_SUM_MIN : alone; // NaN stays
+    for (int j = 0; j < r->n_used; j++)
+        r->weights[row * r->n_used + j] =
+            (float)(a->alone ? scores[j] / alone : scores[j]) * a->scale;
+}
+
 void ref_route(const struct ops *ops, const struct route_args *a)
 {
     const struct route *r = &a->to;
     int at = 0;
     (void)ops;
-    for (int row = 0; row < a->m; row++) {
-        const float *logits = a->logits + row * a->logits_stride;
-        int32_t *chosen = r->places + row * r->n_used;
-        double sum = 0, alone = 0;
-        for (int j = 0; j < r->n_used; j++) {
-            int best = -1;
-            for (int e = 0; e < r->n_experts; e++) {
-                int taken = 0;
-                for (int k = 0; k < j; k++)
-                    taken |= chosen[k] == e;
-                if (!taken && (best < 0 || logits[e] > logits[best] ||
-                               (isnan(logits[best]) && !isnan(logits[e]))))
-                    best = e;
-            }
-            chosen[j] = best;
-            alone += exp((double)logits[best] - logits[chosen[0]]);
-        }
-        for (int e = 0; e < r->n_experts; e++)
-            sum += exp((double)logits[e] - logits[chosen[0]]);
-        for (int j = 0; j < r->n_used; j++)
-            r->weights[row * r->n_used + j] =
-                (float)(exp((double)logits[chosen[j]] - logits[chosen[0]]) /
-                        (a->alone ? alone : sum));
-    }
+    for (int row = 0; row < a->m; row++)
+        ref_route_token(a, row);
     for (int e = 0; e < r->n_experts; e++) {
         r->first[e] = at;
         for (int i = 0; i < a->m * r->n_used; i++)

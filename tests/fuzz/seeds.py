@@ -87,7 +87,7 @@ def header_of(shapes):
 
 def family_seeds():
     """A layer or two each, with their shapes: experts apart, all in one, as [inputs, outputs] and in MXFP4, not in every
-    layer, with one for all tokens; soft caps and
+    layer, with one for all tokens, in groups; soft caps and
     what null means; the text of a model that sees."""
     d, ffn, n, kv = 32, 32, 2, 32
     moe = {**LLAMA, "num_hidden_layers": 1, "intermediate_size": ffn, "num_local_experts": n, "num_experts_per_tok": 1,
@@ -115,6 +115,13 @@ def family_seeds():
     second = {f"model.layers.1.{name}": shape for name, shape in {**biased, **shared, **stacks}.items()}
     yield ({**kinds, "model_type": "qwen2_moe", "decoder_sparse_step": 2, "shared_expert_intermediate_size": 40,
             "use_sliding_window": True, "sliding_window": 8}, {**shapes({**biased, **dense}), **second})
+    grouped = {"mlp.gate.weight": [4, d], "mlp.gate.e_score_correction_bias": [4], "mlp.experts.gate_up_proj": [4, 48, d],
+               "mlp.experts.down_proj": [4, d, 24],
+               **{f"mlp.shared_experts.{x}_proj.weight": [24, d] if x != "down" else [d, 24] for x in ("gate", "up", "down")}}
+    second = {f"model.layers.1.{name}": shape for name, shape in {**base, **grouped}.items()}
+    yield ({**kinds, "model_type": "glm4_moe", "num_local_experts": 4, "moe_intermediate_size": 24, "n_shared_experts": 1,
+            "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 1.5,
+            "use_qk_norm": False}, {**shapes({**base, **dense}), **second})
     oss = {**base, **{f"self_attn.{x}_proj.bias": [32] for x in "qkvo"}, "self_attn.sinks": [2], "mlp.router.weight": [n, d],
            "mlp.router.bias": [n], "mlp.experts.gate_up_proj_bias": [n, 2 * ffn], "mlp.experts.down_proj_bias": [n, d]}
     config = {**moe, "model_type": "gpt_oss", "sliding_window": 8, "layer_types": ["sliding_attention"], "swiglu_limit": 7.0,

@@ -5,11 +5,13 @@ Owns: the ways from the tensors that transformers saves to fused ones, to GGUF's
 
 import re
 
+import gguf
 import numpy as np
 
 import tiny
 
-FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "granitemoe", "granitemoeshared")
+FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "granitemoe", "granitemoeshared", "glm4_moe", "solar_open", "dots1",
+            "minimax_m2", "ernie4_5_moe", "olmoe")
 YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
@@ -31,6 +33,26 @@ def specs(common):
     def gpt_oss(*shape, **more):
         return common("gpt_oss", *shape, hidden_act="silu", rms_norm_eps=1e-5, attention_bias=True, **more)
 
+    def glm(*shape, **more):
+        return common("glm4_moe", *shape, hidden_act="silu", rms_norm_eps=1e-5, **more)
+
+    def solar(*shape, **more):
+        c = common("solar_open", *shape[:3], None, *shape[3:], hidden_act="silu", rms_norm_eps=1e-5, **more)
+        del c["intermediate_size"]
+        return c
+
+    def dots(*shape, **more):
+        return common("dots1", *shape, hidden_act="silu", rms_norm_eps=1e-6, attention_bias=False, **more)
+
+    def minimax(*shape, **more):
+        return common("minimax_m2", *shape, hidden_act="silu", rms_norm_eps=1e-6, **more)
+
+    def ernie(*shape, **more):
+        return common("ernie4_5_moe", *shape, hidden_act="silu", rms_norm_eps=1e-5, use_bias=False, **more)
+
+    def olmoe(*shape, **more):
+        return common("olmoe", *shape, hidden_act="silu", rms_norm_eps=1e-5, **more)
+
     return {
         "mixtral-plain": mixtral(128, 4, 2, 160, 2, sliding_window=None, rope_theta=1000000.0, num_local_experts=8,
                                  num_experts_per_tok=2),
@@ -51,6 +73,8 @@ def specs(common):
         # every layer has the window, whatever max_window_layers says; norm_topk_prob is false by default
         "qwen3_moe-window": qwen3(96, 6, 2, 128, 2, head_dim=32, rope_theta=10000.0, moe_intermediate_size=32, num_experts=5,
                                   num_experts_per_tok=4, use_sliding_window=True, sliding_window=40, max_window_layers=1),
+        "qwen3_moe-narrow-fused": qwen3(64, 2, 2, 96, 2, head_dim=32, rope_theta=10000.0, moe_intermediate_size=48, num_experts=5,
+                                        num_experts_per_tok=2, norm_topk_prob=True),
         "qwen2_moe-plain": qwen2(128, 4, 2, 192, 2, rope_theta=1000000.0, moe_intermediate_size=96, num_experts=8,
                                  shared_expert_intermediate_size=160, num_experts_per_tok=3, norm_topk_prob=False),
         # layers 0 and 2 have one MLP; the window is that of layer 0, too, the only even one below 2
@@ -81,14 +105,57 @@ def specs(common):
                                  num_local_experts=6, num_experts_per_tok=2, swiglu_limit=7.0,
                                  quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
                                      "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}),
+        "glm4_moe-plain": glm(128, 4, 2, 192, 3, head_dim=48, rope_theta=1000000.0, partial_rotary_factor=0.5, attention_bias=True,
+                              moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, n_group=1,
+                              topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5, first_k_dense_replace=1,
+                              use_qk_norm=False),
+        "glm4_moe-groups": glm(96, 3, 1, 160, 4, head_dim=32, rope_theta=10000.0, moe_intermediate_size=32, n_routed_experts=12,
+                               num_experts_per_tok=3, n_shared_experts=2, n_group=4, topk_group=2, norm_topk_prob=False,
+                               routed_scaling_factor=0.5, first_k_dense_replace=2, use_qk_norm=True),
+        "glm4_moe-fused": glm(64, 2, 2, 128, 2, head_dim=64, rope_parameters={**DEFAULT, "partial_rotary_factor": 0.25},
+                              moe_intermediate_size=96, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, n_group=3,
+                              topk_group=2, norm_topk_prob=True, routed_scaling_factor=1.0, first_k_dense_replace=0,
+                              use_qk_norm=True, tie_word_embeddings=True),
+        "solar_open-plain": solar(96, 3, 1, 3, head_dim=48, rope_theta=1000000.0, moe_intermediate_size=64, n_routed_experts=8,
+                                  num_experts_per_tok=3, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True,
+                                  routed_scaling_factor=1.0),
+        "dots1-plain": dots(128, 4, 4, 192, 3, rope_theta=10000000.0, moe_intermediate_size=64, n_routed_experts=8,
+                            num_experts_per_tok=3, n_shared_experts=2, n_group=1, topk_group=1, norm_topk_prob=True,
+                            routed_scaling_factor=2.5, first_k_dense_replace=1, sliding_window=None),
+        "dots1-window": dots(96, 3, 1, 160, 4, rope_theta=10000.0, moe_intermediate_size=32, n_routed_experts=6,
+                             num_experts_per_tok=2, n_shared_experts=1, norm_topk_prob=False, first_k_dense_replace=0,
+                             sliding_window=40, max_window_layers=1, tie_word_embeddings=True),
+        "dots1-fused": dots(64, 2, 1, 128, 3, rope_parameters=DEFAULT, moe_intermediate_size=96, n_routed_experts=8,
+                            num_experts_per_tok=4, n_shared_experts=1, n_group=4, topk_group=3, norm_topk_prob=True,
+                            routed_scaling_factor=1.25, first_k_dense_replace=1, sliding_window=None),
+        "minimax_m2-plain": minimax(128, 4, 2, 64, 2, head_dim=48, rotary_dim=32, rope_theta=5000000.0, num_local_experts=8,
+                                    num_experts_per_tok=3),
+        "minimax_m2-whole": minimax(96, 3, 1, 96, 3, head_dim=32, rope_theta=10000.0, num_local_experts=6, num_experts_per_tok=2,
+                                    tie_word_embeddings=True),
+        "minimax_m2-fused": minimax(64, 2, 2, 64, 2, head_dim=64, num_local_experts=5, num_experts_per_tok=4,
+                                    rope_parameters={**DEFAULT, "partial_rotary_factor": 0.5}),
+        "ernie4_5_moe-plain": ernie(128, 4, 2, 192, 3, rope_theta=500000.0, moe_intermediate_size=64, moe_num_experts=8, moe_k=3,
+                                    moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2),
+        "ernie4_5_moe-alone": ernie(96, 3, 1, 160, 2, head_dim=48, rope_theta=10000.0, moe_intermediate_size=32,
+                                    moe_num_experts=6, moe_k=2, moe_num_shared_experts=0, moe_layer_start_index=0,
+                                    tie_word_embeddings=True),
+        "ernie4_5_moe-fused": ernie(64, 2, 2, 128, 4, rope_parameters=DEFAULT, moe_intermediate_size=96, moe_num_experts=5,
+                                    moe_k=4, moe_num_shared_experts=1, moe_layer_start_index=2),
+        "olmoe-plain": olmoe(128, 4, 4, 64, 2, rope_theta=10000.0, num_experts=8, num_experts_per_tok=3, norm_topk_prob=False),
+        "olmoe-norm": olmoe(96, 3, 1, 96, 3, rope_theta=10000.0, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True,
+                            tie_word_embeddings=True),
+        "olmoe-narrow": olmoe(64, 2, 1, 24, 2, rope_theta=10000.0, num_experts=6, num_experts_per_tok=3),
+        "olmoe-fused": olmoe(64, 2, 1, 32, 2, rope_parameters=DEFAULT, num_experts=5, num_experts_per_tok=4),
     }
 
 
-FUSED = ("mixtral-fused", "qwen3_moe-fused", "qwen2_moe-fused", "granitemoe-fused")  # as save_original_format=False leaves them
+FUSED = ("mixtral-fused", "qwen3_moe-fused", "qwen3_moe-narrow-fused", "qwen2_moe-fused", "granitemoe-fused", "glm4_moe-fused", "dots1-fused",
+         "minimax_m2-fused", "ernie4_5_moe-fused", "olmoe-fused")  # as save_original_format=False leaves them
 OLD_GGUF = ("mixtral-wide",)  # one tensor per expert, as before 2024
 NO_GGUF = {"mixtral-window": "sliding_window", "mixtral-fused": "sliding_window",
            "qwen3_moe-listed": "norm_topk_prob, mlp_only_layers", "qwen3_moe-fused": "decoder_sparse_step",
            "qwen3_moe-window": "sliding_window", "qwen2_moe-window": "decoder_sparse_step", "qwen2_moe-fused": "mlp_only_layers",
+           "solar_open-plain": "no architecture", "dots1-window": "sliding_window", "olmoe-norm": "norm_topk_prob",
            "gpt_oss-limit": "swiglu_limit", "gpt_oss-types": "layer_types"}
 # gate, up and down of an expert of a file's own
 OWN = re.compile(r"(?P<layer>.*\.)(?P<block>mlp|block_sparse_moe)\.experts\.(?P<i>\d+)\.(?P<part>\w+)\.weight")
@@ -123,6 +190,7 @@ def fused(tensors):
     out = {}
     for name, x in rest.items():
         layer, _, leaf = name.partition("block_sparse_moe.")
+        name = name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics.")
         out[f"{layer}block_sparse_moe.{OF_GRANITE[leaf]}" if leaf in OF_GRANITE else name.replace(".block_sparse_moe.", ".mlp.")] = x
     for layer in {layer: None for layer, _ in parts}:
         out[layer + "mlp.experts.gate_up_proj"] = np.concatenate([parts[layer, "gate"], parts[layer, "up"]], 1)
@@ -138,7 +206,9 @@ def gguf_names(spec, tensors):
     parts, rest = ({}, tensors) if spec in OLD_GGUF else stacks(tensors)
     out = {}
     for name, x in rest.items():
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         stem, _, leaf = name.rpartition(".")
+        x = x[0] if leaf == "bias" and x.shape[0] == 1 else x
         if name.endswith("input_linear.weight"):  # granitemoe: of all experts, or of the one for all tokens
             layer, both = ".".join(name.split(".")[:3]), np.split(x, 2, axis=-2)
             of = f"{layer}.mlp.experts" if x.ndim == 3 else f"{layer}.mlp.shared_expert"
@@ -167,8 +237,19 @@ def gguf_name_old(name):
 
 
 def gguf_keys(w, c):
-    w.add_expert_count(c.get("num_experts", c.get("num_local_experts")))
-    w.add_expert_used_count(c["num_experts_per_tok"])
+    w.add_expert_count(next(c[k] for k in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") if k in c))
+    w.add_expert_used_count(c.get("num_experts_per_tok", c.get("moe_k")))
+    if c["model_type"] in ("glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe"):
+        softmax = c["model_type"] == "ernie4_5_moe"
+        w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if softmax else gguf.ExpertGatingFuncType.SIGMOID)
+    if "n_shared_experts" in c or "moe_num_shared_experts" in c:
+        w.add_expert_shared_count(c.get("n_shared_experts", c.get("moe_num_shared_experts")))
+        w.add_leading_dense_block_count(c.get("first_k_dense_replace", c.get("moe_layer_start_index")))
+    if "n_shared_experts" in c:
+        w.add_expert_weights_scale(c.get("routed_scaling_factor", 1.0))
+        w.add_expert_weights_norm(c["norm_topk_prob"])
+        w.add_expert_group_count(c.get("n_group", 1))
+        w.add_expert_group_used_count(c.get("topk_group", 1))
     if "moe_intermediate_size" in c:
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in c or "shared_intermediate_size" in c:

@@ -174,8 +174,8 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
 FORMS = ("f32", "bf16")
 
 
-def stored():
-    with gzip.open(DATA, "rt", encoding="utf-8") as f:
+def stored(path=DATA):
+    with gzip.open(path, "rt", encoding="utf-8") as f:
         return json.load(f)["models"]
 
 
@@ -200,6 +200,8 @@ def weights(spec, tensors, form="f32"):
             x = experts.mxfp4_decoded(spec, name, shape)
         elif name.endswith("sinks"):  # as large as scores are
             x = (r.randint(-32, 33, shape) / 16).astype(np.float32)
+        elif ".moe_statics." in name:  # beside shares of a softmax
+            x = (r.randint(-32, 33, shape) / 1024).astype(np.float32)
         elif len(shape) == 1 or name.endswith("bias"):
             steps = r.randint(-32, 33, shape)
             scale = name.endswith("weight") and not plus_one
@@ -248,7 +250,8 @@ def write_hf(folder, spec, tensors, form):
 
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
                  "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
-                 "granitemoeshared": "granitemoe"}
+                 "granitemoeshared": "granitemoe", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2",
+                 "ernie4_5_moe": "ernie4_5-moe"}
 PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3")
 
 
@@ -291,7 +294,8 @@ def rope_keys(w, c, head_dim):
     rope = {**(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
     rope = rope.get("full_attention", rope)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct", 1.0)))
+    usual = c["rotary_dim"] / head_dim if "rotary_dim" in c else 0.5 if c["model_type"] == "glm4_moe" else 1.0
+    partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct", usual)))
     w.add_rope_dimension_count(int(head_dim * partial))
     w.add_rope_freq_base(rope.get("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0))))
     if kind == "linear":

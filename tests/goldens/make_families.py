@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""References of families.py's checkpoints by transformers, f32 on a CPU: `make_families.py [DATA.json.gz]`.
+"""References of families.py's checkpoints by transformers, f32 on a CPU: `make_families.py [DATA.json.gz [SPEC ...]]`.
 
 Needs what make.py needs. Lists the tensors of each model, writes the checkpoint, lets transformers read it back, and keeps
-log-probabilities and greedy tokens.
+log-probabilities and greedy tokens. With names of checkpoints, or their beginnings, the others in DATA stay.
 """
 
 import copy
@@ -69,15 +69,20 @@ def rows_of(spec, model):
 
 
 def main():
+    data, only = sys.argv[1] if len(sys.argv) > 1 else families.DATA, tuple(sys.argv[2:])
+    old = families.stored(data) if only else {}
     out = {}
     with tempfile.TemporaryDirectory() as folder:
         for spec, config in families.SPECS.items():
+            if only and not spec.startswith(only):
+                out |= {spec: old[spec]} if spec in old else {}
+                continue
             entry = out[spec] = {"tensors": tensors_of(config), "weights": {}}
             for form in families.FORMS:
                 path = os.path.join(folder, f"{spec}-{form}")
                 families.write_hf(path, spec, entry["tensors"], form)
                 model = opened(path, config)
-                state = {k: v.detach().numpy() for k, v in model.named_parameters()}
+                state = {k: v.detach().numpy() for k, v in (*model.named_parameters(), *model.named_buffers())}
                 want = families.weights(spec, entry["tensors"], form)
                 read = families.own_names(experts.fused(want))
                 assert tiny.digest({k: state[k] for k in read}) == tiny.digest(read), f"{path}: read back differently"
@@ -92,8 +97,7 @@ def main():
                 golden["bf16_noise"] = bf16_noise(model, entry["rows"], golden["rows"])
                 entry["weights"][form] = golden
                 print(f"{spec} {form}: bf16 noise {golden['bf16_noise']} {golden.get('route_gap', '')}", flush=True)
-    path = sys.argv[1] if len(sys.argv) > 1 else families.DATA
-    with open(path, "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0) as z:
+    with open(data, "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0) as z:
         z.write(json.dumps({"versions": versions(), "models": out}, separators=(",", ":")).encode())
 
 

@@ -128,7 +128,7 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
 
 void family_defaults(struct shape *shape)
 {
-    shape->embed_scale = shape->branch_scale = shape->logit_scale = 1;
+    shape->embed_scale = shape->branch_scale = shape->logit_scale = shape->route_scale = 1;
     for (int r = 0; r < SHAPE_ROPES; r++)
         shape->ropes[r].scale = 1;
 }
@@ -180,6 +180,29 @@ static const char *tensor_name(const struct family_model *m, enum tensor_role ro
     else
         snprintf(buf, NAME_BYTES, "%s%.80s", role == ROLE_HEAD ? "" : m->prefix, name);
     return buf;
+}
+
+static int is_padded(const struct family_model *m, enum tensor_role role)
+{
+    return role_is_experts(&m->shape, role) && m->file_ffn != m->shape.ffn_dim;
+}
+
+void family_file_dims(const struct family_model *m, enum tensor_role role, int *n, int *k)
+{
+    role_dims(&m->shape, role, n, k);
+    if (!is_padded(m, role))
+        return;
+    *n = *n / m->shape.ffn_dim * m->file_ffn;
+    if (role == ROLE_DOWN)
+        role_dims(&m->shape, role, n, k), *k = m->file_ffn;
+}
+
+int family_file_row(const struct family_model *m, enum tensor_role role, int row)
+{
+    const int padded = m->shape.ffn_dim;
+    if (!is_padded(m, role) || role == ROLE_DOWN || role == ROLE_DOWN_B)
+        return row;
+    return row % padded < m->file_ffn ? row / padded * m->file_ffn + row % padded : -1;
 }
 
 int family_parts(const struct family_model *m, enum tensor_role role)
@@ -303,6 +326,10 @@ static int flat_dims(const struct family_model *m, enum tensor_role role,
 {
     const int own = role_kind(role) == ROLE_IS_VECTOR ? 1 : 2;
     memcpy(dims, t->dims, sizeof t->dims);
+    if (role == ROLE_CHOICE_B && t->n_dims == 2 && dims[0] == 1) { // of one group (ernie)
+        dims[0] = dims[1];
+        return own;
+    }
     if (role == ROLE_SHARE && t->n_dims == 1) { // a matrix of one row
         dims[1] = dims[0];
         dims[0] = 1;
@@ -328,7 +355,7 @@ static int expected_dims(const struct family_model *m, enum tensor_role role,
                          const struct source_tensor *t, int64_t dims[2])
 {
     int n, k;
-    role_dims(&m->shape, role, &n, &k);
+    family_file_dims(m, role, &n, &k);
     dims[0] = m->cut[role].rows > 0 ? m->cut[role].rows : n / family_parts(m, role);
     dims[1] = k;
     if (role_kind(role) == ROLE_IS_VECTOR && t->n_dims == 2 && m->shape.qk_norm == QK_NORM_OWN &&
@@ -488,71 +515,82 @@ void family_unused(const struct family_model *m, const struct source *s, struct 
     }
 }
 
+#define DEEPSEEK " glm4_moe dots1 solar_open" // families with the router's keys of DeepSeek
+
 /* Keys that change the computation, and the families that read them. In other families the key must
  * have its neutral value. */
+static const struct neutral {
+    const char *key;
+    double neutral;
+    const char *families; // "" none
+} neutrals[] = {
+    {"embedding_multiplier", 1, "granite granitemoe"},
+    {"residual_multiplier", 1, "granite granitemoe"},
+    {"attention_multiplier", 1, "granite granitemoe"},
+    {"logits_scaling", 1, "granite granitemoe"},
+    {"logit_scale", 1, ""},
+    {"attn_logit_softcapping", 0, "gemma2"},
+    {"final_logit_softcapping", 0, "gemma2"},
+    {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
+    {"no_rope_layers", 0, "smollm3"},
+    {"num_local_experts", 0,
+     "mixtral qwen2_moe qwen3_moe gpt_oss granitemoe olmoe minimax_m2 ernie4_5_moe" DEEPSEEK},
+    {"num_experts", 0, "qwen2_moe qwen3_moe olmoe ernie4_5_moe"},
+    {"moe_num_experts", 0, "ernie4_5_moe"},
+    {"moe_layer_interval", 1, ""},
+    {"use_bias", 0, ""},
+    {"n_routed_experts", 0, DEEPSEEK},
+    {"n_shared_experts", 0, DEEPSEEK},
+    {"first_k_dense_replace", 0, DEEPSEEK},
+    {"n_group", 1, DEEPSEEK},
+    {"shared_expert_intermediate_size", 0, "qwen2_moe"},
+    {"routed_scaling_factor", 1, DEEPSEEK},
+    {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe"},
+    {"clip_qkv", 0, ""},
+    {"qk_layernorm", 0, "stablelm"},
+    {"use_qk_norm", 0, "glm4_moe minimax_m2"},
+    {"use_parallel_residual", 0, "gpt_neox stablelm"},
+    {"parallel_attn", 0, ""},
+    {"alibi", 0, ""},
+    {"kv_lora_rank", 0, ""},
+    {"attention_chunk_size", 0, ""},
+    {"attn_temperature_tuning", 0, ""},
+    {"scale_attn_by_inverse_layer_idx", 0, ""},
+    {"scale_attn_weights", 1, ""},
+    {"use_mup", 0, ""},
+    {"use_bidirectional_attention", 0, ""},
+    {"add_cross_attention", 0, ""},
+    {"is_encoder_decoder", 0, ""},
+    {".expert_count", 0,
+     "llama qwen2_moe qwen3_moe gpt_oss granitemoe olmoe minimax_m2 ernie4_5_moe" DEEPSEEK},
+    {".expert_shared_count", 0, "ernie4_5_moe" DEEPSEEK},
+    {".expert_weights_scale", 1, DEEPSEEK},
+    {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe" DEEPSEEK},
+    {".expert_group_count", 1, DEEPSEEK},
+    {".leading_dense_block_count", 0, "ernie4_5_moe" DEEPSEEK},
+    {".embedding_scale", 1, "granite granitemoe"},
+    {".residual_scale", 1, "granite granitemoe"},
+    {".attention.scale", 0, "granite granitemoe"},
+    {".logit_scale", 1, "granite granitemoe"},
+    {".attn_logit_softcapping", 0, "gemma2"},
+    {".final_logit_softcapping", 0, "gemma2"},
+    {".attention.clamp_kqv", 0, ""},
+    {".attention.max_alibi_bias", 0, ""},
+    {".attention.causal", 1, ""},
+    {".use_parallel_residual", 0, "gpt_neox stablelm"},
+};
+
 enum err family_check_keys(const struct source *s, const char *family, const char *name)
 {
-    static const struct {
-        const char *key;
-        double neutral;
-        const char *families; // "" none
-    } keys[] = {
-        {"embedding_multiplier", 1, "granite granitemoe"},
-        {"residual_multiplier", 1, "granite granitemoe"},
-        {"attention_multiplier", 1, "granite granitemoe"},
-        {"logits_scaling", 1, "granite granitemoe"},
-        {"logit_scale", 1, ""},
-        {"attn_logit_softcapping", 0, "gemma2"},
-        {"final_logit_softcapping", 0, "gemma2"},
-        {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
-        {"no_rope_layers", 0, "smollm3"},
-        {"num_local_experts", 0, "mixtral qwen2_moe qwen3_moe gpt_oss granitemoe"},
-        {"num_experts", 0, "qwen2_moe qwen3_moe"},
-        {"n_routed_experts", 0, ""},
-        {"n_shared_experts", 0, ""},
-        {"shared_expert_intermediate_size", 0, "qwen2_moe"},
-        {"routed_scaling_factor", 1, ""},
-        {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe"},
-        {"clip_qkv", 0, ""},
-        {"qk_layernorm", 0, "stablelm"},
-        {"use_qk_norm", 0, ""},
-        {"use_parallel_residual", 0, "gpt_neox stablelm"},
-        {"parallel_attn", 0, ""},
-        {"alibi", 0, ""},
-        {"kv_lora_rank", 0, ""},
-        {"attention_chunk_size", 0, ""},
-        {"attn_temperature_tuning", 0, ""},
-        {"scale_attn_by_inverse_layer_idx", 0, ""},
-        {"scale_attn_weights", 1, ""},
-        {"use_mup", 0, ""},
-        {"use_bidirectional_attention", 0, ""},
-        {"add_cross_attention", 0, ""},
-        {"is_encoder_decoder", 0, ""},
-        {".expert_count", 0, "llama qwen2_moe qwen3_moe gpt_oss granitemoe"},
-        {".expert_shared_count", 0, ""},
-        {".expert_weights_scale", 1, ""},
-        {".expert_gating_func", 1, "gpt_oss"},
-        {".leading_dense_block_count", 0, ""},
-        {".embedding_scale", 1, "granite granitemoe"},
-        {".residual_scale", 1, "granite granitemoe"},
-        {".attention.scale", 0, "granite granitemoe"},
-        {".logit_scale", 1, "granite granitemoe"},
-        {".attn_logit_softcapping", 0, "gemma2"},
-        {".final_logit_softcapping", 0, "gemma2"},
-        {".attention.clamp_kqv", 0, ""},
-        {".attention.max_alibi_bias", 0, ""},
-        {".attention.causal", 1, ""},
-        {".use_parallel_residual", 0, "gpt_neox stablelm"},
-    };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    for (size_t i = 0; i < sizeof neutrals / sizeof *neutrals; i++) {
         char full[NAME_BYTES];
         double value = 0;
-        int found = 0, of_gguf = keys[i].key[0] == '.';
-        if (of_gguf != (s->kind == SOURCE_GGUF) || has_word(keys[i].families, family))
+        int found = 0, of_gguf = neutrals[i].key[0] == '.';
+        if (of_gguf != (s->kind == SOURCE_GGUF) || has_word(neutrals[i].families, family))
             continue;
-        source_weigh(s, full_key(full, name, keys[i].key), &value, &found);
-        if (found && value != keys[i].neutral)
-            return family_fail(s, name, keys[i].key, "unsupported in %s models", family);
+        source_weigh(s, full_key(full, name, neutrals[i].key), &value, &found);
+        if (found && value != neutrals[i].neutral)
+            return family_fail(s, name, neutrals[i].key, "unsupported in %s models", family);
     }
     return OK;
 }
@@ -595,6 +633,21 @@ static enum err find_family(const struct source *s, const struct family **found)
     return unsupported(s, "architectures", classes[0]);
 }
 
+/* Experts are multiplied one by one, so their rows must fill panels of matrices. */
+static enum err pad_experts(struct family_model *m, const struct source *s, const char *name)
+{
+    struct shape *shape = &m->shape;
+    m->file_ffn = shape->ffn_dim;
+    if (shape->n_experts == 0)
+        return OK;
+    if (shape->dim % FAMILY_EXPERT_ROWS != 0)
+        return family_fail(s, name, s->kind == SOURCE_HF ? "hidden_size" : ".embedding_length",
+                           "unsupported: %d is not a multiple of %d, which experts need",
+                           shape->dim, FAMILY_EXPERT_ROWS);
+    shape->ffn_dim = (int)round_up(shape->ffn_dim, FAMILY_EXPERT_ROWS);
+    return OK;
+}
+
 enum err family_read(struct family_model *m, const struct source *s)
 {
     const struct family *f;
@@ -605,6 +658,7 @@ enum err family_read(struct family_model *m, const struct source *s)
     const char *gguf_name = s->kind == SOURCE_GGUF ? f->gguf : f->name;
     TRY(family_check_keys(s, f->name, gguf_name));
     TRY(f->read(m, s, gguf_name));
+    TRY(pad_experts(m, s, gguf_name));
     const char *bad = shape_check(&m->shape);
     if (bad)
         return family_fail(s, "", bad, "out of range");

@@ -25,9 +25,12 @@ struct family_cut {
     int64_t group, stride;
 };
 
+#define FAMILY_EXPERT_ROWS 32 // an expert's width in a pack is a multiple of this: zeros are added
+
 /* Result of reading a family's metadata. */
 struct family_model {
     struct shape shape;
+    int file_ffn;        // shape.ffn_dim without the zeros that fill an expert's last rows
     uint64_t roles;      // ROLE_BIT()s; ROLE_HEAD always
     int tied;            // 1: the head is the embedding
     int paired_rows;     // 1: rows of q and k are in the order (2i, 2i + 1): GGUF llama
@@ -67,6 +70,13 @@ struct family_unused {
     X("granitemoe", "granitemoe", "granitemoe", "GraniteMoeForCausalLM", family_granite_moe_read)  \
     X("granitemoe", "", "granitemoeshared", "GraniteMoeSharedForCausalLM",                         \
       family_granite_moe_read)                                                                     \
+    X("glm4_moe", "glm4moe", "glm4_moe", "Glm4MoeForCausalLM", family_glm4_moe_read)               \
+    X("solar_open", "", "solar_open", "SolarOpenForCausalLM", family_glm4_moe_read)                \
+    X("dots1", "dots1", "dots1", "Dots1ForCausalLM", family_dots1_read)                            \
+    X("minimax_m2", "minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM", family_minimax_m2_read)    \
+    X("ernie4_5_moe", "ernie4_5-moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM",                   \
+      family_ernie4_5_moe_read)                                                                    \
+    X("olmoe", "olmoe", "olmoe", "OlmoeForCausalLM", family_olmoe_read)                            \
     X("smollm3", "smollm3", "smollm3", "SmolLM3ForCausalLM", family_smollm3_read)                  \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
@@ -82,7 +92,12 @@ const struct source_tensor *family_tensor(const struct family_model *m, const st
 int family_parts(const struct family_model *m, enum tensor_role role);
 const struct source_tensor *family_part(const struct family_model *m, const struct source *s,
                                         enum tensor_role role, int layer, int part);
-/* The file's row (or bias element) that is row `row` of the role: undoes paired_rows and cuts. */
+/* role_dims() of what the file has, which lacks the zeros in experts. */
+void family_file_dims(const struct family_model *m, enum tensor_role role, int *n, int *k);
+/* Row `row` of the role in a pack, without those zeros; -1: one of them. */
+int family_file_row(const struct family_model *m, enum tensor_role role, int row);
+/* The file's row (or bias element) that is row `row` of family_file_dims(): undoes paired_rows and
+ * cuts. */
 int64_t family_source_row(const struct family_model *m, enum tensor_role role, int64_t row);
 
 /* Readers fill m->shape, roles, names, prefix; `name` is the family's. For the table only. */
@@ -101,6 +116,14 @@ enum {
 };
 #define FAMILY_WINDOW 4096 // default of most classes without sliding_window
 
+/* How a family's router chooses experts, apart from a softmax; bits (route_args of kernels/ops.h).
+ */
+enum {
+    ROUTER_LOGISTIC = 1, // scores are logistics
+    ROUTER_BIAS = 2,     // a bias for the choice
+    ROUTER_KEYS = 4,     // the file has groups, the factor on weights, whether they sum up to it
+};
+
 /* A family's differences from llama in keys and names; zeros and NULL: as llama. Set other
  * differences in m->shape before the call. */
 struct family_dialect {
@@ -109,8 +132,13 @@ struct family_dialect {
      * the first of them exists. Else each expert has tensors of its own. */
     const struct family_names *hf_experts, *gguf_experts;
     const char *experts_key, *expert_ffn_key; // of config.json; NULL: no experts, intermediate_size
-    const char *shared_ffn_key;          // of config.json, width of the shared expert; NULL: none
+    const char *used_key; // of config.json, experts of a token; NULL: "num_experts_per_tok"
+    /* The shared expert: the key of its width, or of how many experts of the usual width it is;
+     * both NULL: none. */
+    const char *shared_ffn_key, *shared_count_key;
+    const char *first_dense_key;         // of config.json, number of first layers without experts
     int route_alone;                     // default if config.json lacks it
+    unsigned router;                     // ROUTER_...
     int route_all;                       // 1: GGUF files mean a softmax over all experts
     int sparse_layers;                   // 1: config.json may list the layers with experts
     const char *act_key, *act;           // key in config.json, default; NULL: "hidden_act", "silu"
@@ -126,6 +154,7 @@ struct family_dialect {
     unsigned windows;        // WINDOWS_...: keys that config.json may have; 0: no window
     int window;              // default without sliding_window; 0: no window
     int unpaired;            // 1: GGUF's rows of q and k are already in sluice's order
+    int paired;              // 1: config.json's models rotate neighbours, as GGUF's llama
     const char *prefixes[3]; // of tensors in safetensors; all NULL: "model.", ""
 };
 enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,

@@ -156,15 +156,84 @@ static enum err read_dense_layers(const struct source *s, struct shape *shape, i
     return OK;
 }
 
+/* Layers without experts are the first ones. GGUF files may say so of any family. */
+static enum err read_first_dense(const struct source *s, const char *name,
+                                 const struct family_dialect *d, struct shape *shape, int dense_dim)
+{
+    char key[100];
+    int64_t n = 0;
+    int found = 0;
+    snprintf(key, sizeof key, "%s%s", s->kind == SOURCE_GGUF ? name : d->first_dense_key,
+             s->kind == SOURCE_GGUF ? ".leading_dense_block_count" : "");
+    TRY(source_int(s, key, 0, shape->n_layers - 1, &n, &found));
+    memset(shape->layer_dense, 1, (size_t)n);
+    shape->dense_dim = n > 0 ? dense_dim : 0;
+    return OK;
+}
+
+/* Several shared experts are one of their widths' sum. */
+static enum err read_shared_count(const struct source *s, const char *name,
+                                  const struct family_dialect *d, struct shape *shape)
+{
+    char key[100];
+    int64_t n = 0;
+    int found = 0;
+    snprintf(key, sizeof key, "%s%s", s->kind == SOURCE_GGUF ? name : d->shared_count_key,
+             s->kind == SOURCE_GGUF ? ".expert_shared_count" : "");
+    TRY(source_int(s, key, 0, SHAPE_DIM_MAX / shape->ffn_dim, &n, &found));
+    shape->shared_dim = (int)n * shape->ffn_dim;
+    return OK;
+}
+
 /* Width of the shared expert; in GGUF the MLP's, if not given. */
 static enum err read_shared(const struct source *s, const char *name,
                             const struct family_dialect *d, struct shape *shape, int dense_dim)
 {
     const int gguf = s->kind == SOURCE_GGUF;
+    if (d->shared_count_key)
+        return read_shared_count(s, name, d, shape);
     const struct family_int key = {gguf ? ".expert_shared_feed_forward_length" : d->shared_ffn_key,
                                    SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(shared_dim)};
     shape->shared_dim = gguf ? dense_dim : 0;
     return family_ints(s, name, &key, 1, shape);
+}
+
+/* How experts are chosen. */
+static enum err read_router(const struct source *s, const char *name,
+                            const struct family_dialect *d, struct shape *shape)
+{
+    const int gguf = s->kind == SOURCE_GGUF, logistic = (d->router & ROUTER_LOGISTIC) != 0;
+    const struct family_int groups[] = {
+        {gguf ? ".expert_group_count" : "n_group", SHAPE_GROUPS_MAX, KEY_OPTIONAL, FIELD(n_groups)},
+        {gguf ? ".expert_group_used_count" : "topk_group", SHAPE_GROUPS_MAX, KEY_OPTIONAL,
+         FIELD(n_groups_used)}};
+    char key[100];
+    double scale = 1;
+    int64_t gating = logistic + 1;
+    int found = 0;
+    shape->route_alone = gguf ? !d->route_all : d->route_alone;
+    shape->route_logistic = logistic;
+    shape->route_bias = (d->router & ROUTER_BIAS) != 0;
+    if (!gguf && (!shape->route_alone || (d->router & ROUTER_KEYS)))
+        TRY(family_flag(s, "", "norm_topk_prob", &shape->route_alone));
+    if (!d->router)
+        return OK;
+    snprintf(key, sizeof key, "%s.expert_gating_func", name);
+    TRY(gguf ? source_int(s, key, 1, 2, &gating, &found) : OK); // 1: softmax, 2: logistic
+    if (gating != logistic + 1)
+        return family_fail(s, name, ".expert_gating_func", "%lld is unsupported in %s models",
+                           (long long)gating, shape->family);
+    if (!(d->router & ROUTER_KEYS))
+        return OK;
+    if (gguf)
+        TRY(family_flag(s, name, ".expert_weights_norm", &shape->route_alone));
+    TRY(family_float(s, name, gguf ? ".expert_weights_scale" : "routed_scaling_factor", 1e-6, 1e6,
+                     &scale));
+    TRY(family_ints(s, name, groups, 2, shape));
+    if (shape->n_groups == 1) // all experts
+        shape->n_groups = shape->n_groups_used = 0;
+    shape->route_scale = (float)scale;
+    return OK;
 }
 
 /* Number and size of experts and how many a token uses, if the file or the family has experts. */
@@ -173,8 +242,9 @@ static enum err read_experts(const struct source *s, const char *name,
 {
     const int gguf = s->kind == SOURCE_GGUF, dense_dim = shape->ffn_dim;
     const char *ffn = gguf ? ".expert_feed_forward_length" : d->expert_ffn_key;
-    const struct family_int keys[] = {{gguf ? ".expert_used_count" : "num_experts_per_tok",
-                                       SHAPE_EXPERTS_USED_MAX, KEY_REQUIRED, FIELD(n_experts_used)},
+    const char *used = d->used_key ? d->used_key : "num_experts_per_tok";
+    const struct family_int keys[] = {{gguf ? ".expert_used_count" : used, SHAPE_EXPERTS_USED_MAX,
+                                       KEY_REQUIRED, FIELD(n_experts_used)},
                                       {ffn, SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(ffn_dim)}};
     if (!gguf && !d->experts_key)
         return OK;
@@ -185,12 +255,13 @@ static enum err read_experts(const struct source *s, const char *name,
     if (shape->n_experts_used > shape->n_experts)
         return family_fail(s, name, keys[0].key, "%d exceeds the %d experts", shape->n_experts_used,
                            shape->n_experts);
-    if (d->shared_ffn_key)
+    if (d->shared_ffn_key || d->shared_count_key)
         TRY(read_shared(s, name, d, shape, dense_dim));
     if (!gguf && d->sparse_layers)
         TRY(read_dense_layers(s, shape, dense_dim));
-    shape->route_alone = gguf ? !d->route_all : d->route_alone;
-    return shape->route_alone ? OK : family_flag(s, "", "norm_topk_prob", &shape->route_alone);
+    if (d->first_dense_key)
+        TRY(read_first_dense(s, name, d, shape, dense_dim));
+    return read_router(s, name, d, shape);
 }
 
 /* Chooses names: a tensor per expert, or one tensor of all, by the first one found. */
@@ -266,8 +337,11 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     TRY(rotated_dims(s, shape, &rope));
     TRY(rope_fill(&rope, s, shape));
     m->names = d->hf ? d->hf : &names_hf;
+    m->paired_rows = d->paired;
     TRY(family_prefix(m, s, d->prefixes[0] ? d->prefixes : llama_prefixes, 2));
     choose_names(m, s, d->hf_experts);
+    for (int role = 0; role < N_ROLES; role++) // attention_bias may mean q, k and v alone
+        biases &= m->names->roles[role] ? ~(uint64_t)0 : ~ROLE_BIT(role);
     m->roles = family_roles(shape, biases);
     family_tie(m, s, tied);
     return OK;
@@ -298,6 +372,18 @@ static enum err read_gguf_heads(struct shape *shape, const struct source *s, con
     return OK;
 }
 
+/* GGUF files count layers that predict further tokens (MTP); they are the last ones. */
+static enum err leave_out_mtp(const struct source *s, const char *name, struct shape *shape)
+{
+    char key[100];
+    int64_t n = 0;
+    int found = 0;
+    snprintf(key, sizeof key, "%s.nextn_predict_layers", name);
+    TRY(source_int(s, key, 0, shape->n_layers - 1, &n, &found));
+    shape->n_layers -= (int)n;
+    return OK;
+}
+
 static enum err read_gguf(struct family_model *m, const struct source *s, const char *name,
                           const struct family_dialect *d)
 {
@@ -306,6 +392,7 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
     double eps = shape->norm_eps;
     TRY(family_ints(s, name, ints_gguf, sizeof ints_gguf / sizeof *ints_gguf, shape));
+    TRY(leave_out_mtp(s, name, shape));
     TRY(read_experts(s, name, d, shape));
     TRY(read_gguf_heads(shape, s, name));
     rope.truncate = !d->yarn_smooth;

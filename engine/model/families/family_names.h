@@ -14,11 +14,12 @@
     [ROLE_POST1_W] = "post_attention_layernorm.weight",                                            \
     [ROLE_NORM2_W] = "pre_feedforward_layernorm.weight",                                           \
     [ROLE_POST2_W] = "post_feedforward_layernorm.weight"
-#define HF_ATTENTION                                                                               \
+#define HF_QKV                                                                                     \
     [ROLE_Q] = "self_attn.q_proj.weight", [ROLE_Q_B] = "self_attn.q_proj.bias",                    \
     [ROLE_K] = "self_attn.k_proj.weight", [ROLE_K_B] = "self_attn.k_proj.bias",                    \
-    [ROLE_V] = "self_attn.v_proj.weight", [ROLE_V_B] = "self_attn.v_proj.bias",                    \
-    [ROLE_O] = "self_attn.o_proj.weight", [ROLE_O_B] = "self_attn.o_proj.bias"
+    [ROLE_V] = "self_attn.v_proj.weight", [ROLE_V_B] = "self_attn.v_proj.bias"
+#define HF_O         [ROLE_O] = "self_attn.o_proj.weight"
+#define HF_ATTENTION HF_QKV, HF_O, [ROLE_O_B] = "self_attn.o_proj.bias"
 #define HF_QK_NORM                                                                                 \
     [ROLE_Q_NORM_W] = "self_attn.q_norm.weight", [ROLE_K_NORM_W] = "self_attn.k_norm.weight"
 #define HF_GATED_MLP                                                                               \
@@ -34,6 +35,12 @@
 #define HF_ALL_EXPERTS                                                                             \
     [ROLE_GATE] = "mlp.experts.gate_up_proj", [ROLE_UP] = "mlp.experts.gate_up_proj",              \
     [ROLE_DOWN] = "mlp.experts.down_proj"
+
+#define HF_CHOICE_BIAS    [ROLE_CHOICE_B] = "mlp.gate.e_score_correction_bias"
+#define HF_SHARED_EXPERTS /* several, as one */                                                    \
+    [ROLE_SHARED_GATE] = "mlp.shared_experts.gate_proj.weight",                                    \
+    [ROLE_SHARED_UP] = "mlp.shared_experts.up_proj.weight",                                        \
+    [ROLE_SHARED_DOWN] = "mlp.shared_experts.down_proj.weight"
 
 /* The MLP of layers without experts, in models with experts. */
 #define HF_DENSE_MLP                                                                               \
@@ -70,6 +77,10 @@
 #define GGUF_SHARED /* of the shared expert */                                                     \
     [ROLE_SHARED_GATE] = "ffn_gate_shexp.weight", [ROLE_SHARED_UP] = "ffn_up_shexp.weight",        \
     [ROLE_SHARED_DOWN] = "ffn_down_shexp.weight"
+#define GGUF_CHOICE_BIAS [ROLE_CHOICE_B] = "exp_probs_b.bias"
+#define GGUF_DENSE_MLP                                                                             \
+    [ROLE_DENSE_GATE] = "ffn_gate.weight", [ROLE_DENSE_UP] = "ffn_up.weight",                      \
+    [ROLE_DENSE_DOWN] = "ffn_down.weight"
 #define GGUF_ALL_EXPERTS                                                                           \
     [ROLE_GATE] = "ffn_gate_exps.weight", [ROLE_UP] = "ffn_up_exps.weight",                        \
     [ROLE_DOWN] = "ffn_down_exps.weight"

@@ -45,6 +45,7 @@ static const struct role_info {
     [ROLE_SHARED_UP] = {"shared_up", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_SHARED_DOWN] = {"shared_down", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_SHARE] = {"share", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_CHOICE_B] = {"choice_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
 };
 
 const char *role_name(enum tensor_role role)
@@ -115,6 +116,8 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return need_if(s->shared_dim > 0);
     case ROLE_SHARE:
         return need_if(s->shared_gate);
+    case ROLE_CHOICE_B:
+        return need_if(s->route_bias);
     case ROLE_ROUTER_B:
         return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_GATE_B:
@@ -144,7 +147,8 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
         ROLE_BIT(ROLE_DENSE_GATE) | ROLE_BIT(ROLE_DENSE_UP) | ROLE_BIT(ROLE_DENSE_DOWN);
     const uint64_t beside = ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) |
                             ROLE_BIT(ROLE_SHARED_GATE) | ROLE_BIT(ROLE_SHARED_UP) |
-                            ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE);
+                            ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE) |
+                            ROLE_BIT(ROLE_CHOICE_B);
     if (dense & ROLE_BIT(role))
         return !shape_has_experts(s, layer);
     if ((beside & ROLE_BIT(role)) || role_is_experts(s, role))
@@ -204,6 +208,7 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_SHARED_UP] = {s->shared_dim, s->dim},
         [ROLE_SHARED_DOWN] = {s->dim, s->shared_dim},
         [ROLE_SHARE] = {1, s->dim},
+        [ROLE_CHOICE_B] = {s->n_experts, 1},
     };
     CHECK(role < N_ROLES);
     *n = dims[role].n;

@@ -49,6 +49,7 @@ enum tensor_role {
     ROLE_SHARED_UP,    // [shared_dim, dim]
     ROLE_SHARED_DOWN,  // [dim, shared_dim]
     ROLE_SHARE,        // [1, dim] gate of the shared expert
+    ROLE_CHOICE_B,     // [n_experts] added to the experts' scores where they are chosen
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))
