@@ -300,8 +300,8 @@ static void test_tensors(void **state) // G10 to G13
     }
     one_tensor("t", 1ull << 61, 0, 27, 0);
     expect_bad("tensor \"t\": tensor type i64 is not supported", "");
-    one_tensor("t", 256, 1, 16, 0);
-    expect_bad("tensor \"t\": tensor type iq2_xxs is not supported", "");
+    one_tensor("t", 256, 1, 40, 0);
+    expect_bad("tensor \"t\": tensor type nvfp4 is not supported", "");
     one_tensor("t", 256, 1, 15, 0); // of activations: no file has it
     expect_bad("tensor \"t\": tensor type q8_k is not supported", "");
 }
