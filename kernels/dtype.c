@@ -8,6 +8,7 @@
 #include "kernels/dtype.h"
 #include "kernels/dtype_blocks.h"
 #include "kernels/dtype_columns.h"
+#include "kernels/dtype_grid.h"
 #include "kernels/dtype_own.h"
 
 #include <string.h>
@@ -73,6 +74,9 @@ static void encode_bf16(const float *in, int64_t n, uint8_t *out)
     }
 }
 
+#define GRID_ROW(NAME, name, bytes, id)                                                            \
+    [DTYPE_##NAME] = {{#name, GRID_BLOCK, bytes, 0, id}, blocks_decode_##name, NULL},
+
 /* THE table: name, block, block_bytes, partial_block, ggml_id; decoder, encoder. */
 static const struct format formats[N_DTYPES] = {
     [DTYPE_F32] = {{"f32", 1, 4, 0, 0}, decode_f32, encode_f32},
@@ -93,7 +97,7 @@ static const struct format formats[N_DTYPES] = {
     [DTYPE_IQ4_XS] = {{"iq4_xs", 256, 136, 0, 23}, blocks_decode_iq4_xs, NULL},
     [DTYPE_TQ2_0] = {{"tq2_0", 256, 66, 0, 35}, blocks_decode_tq2_0, NULL},
     [DTYPE_TQ1_0] = {{"tq1_0", 256, 54, 0, 34}, blocks_decode_tq1_0, NULL},
-    [DTYPE_G4_32] = {{"g4_32", 32, 19, 0, -1}, blocks_decode_g4_32, NULL},
+    GRID_FORMATS(GRID_ROW)[DTYPE_G4_32] = {{"g4_32", 32, 19, 0, -1}, blocks_decode_g4_32, NULL},
     [DTYPE_G4_64] = {{"g4_64", 64, 35, 0, -1}, blocks_decode_g4_64, NULL},
     [DTYPE_G4_128] = {{"g4_128", 128, 67, 0, -1}, blocks_decode_g4_128, NULL},
     [DTYPE_F8_32] = {{"f8_32", 32, 36, 0, -1}, blocks_decode_f8_32, NULL},
@@ -208,13 +212,13 @@ void panel_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, voi
         columns_pack(t, rows, k, panel);
         return;
     }
-    if (dtype_info(t)->block > 1) {
+    if (dtype_info(t)->block > 1 && !grid_has(t)) {
         for (int r = 0; r < PANEL_ROWS; r++)
             if (rows[r])
                 memcpy((uint8_t *)panel + r * row_bytes, rows[r], (size_t)row_bytes);
         return;
     }
-    const int size = t == DTYPE_F16 ? 2 : 4; // bf16 moves in pairs
+    const int size = t == DTYPE_F16 || grid_has(t) ? 2 : 4; // bf16 moves in pairs
     const int64_t n = row_bytes / size;
     for (int64_t i = 0; i < n; i += CHUNK)
         for (int r = 0; r < PANEL_ROWS; r++)
@@ -250,19 +254,32 @@ static void pairs_from_columns(const float *in, int64_t n, uint8_t *out)
     }
 }
 
-/* For panels that hold 32 rows of blocks one after the other (tq1_0): decodes to columns. */
+/* Row r's blocks of a panel from column i on, as many as a chunk has. Those of grid formats, whose
+ * words stand apart, are brought together in `words`. */
+static const uint8_t *row_blocks(enum dtype t, const uint8_t *panel, int64_t k, int64_t i, int r,
+                                 uint8_t words[CHUNK])
+{
+    const struct dtype_info *info = &formats[t].info;
+    const int64_t at = i / info->block * info->block_bytes;
+    if (!grid_has(t))
+        return panel + at + r * dtype_row_bytes(t, k);
+    for (int64_t j = 0; j < info->block_bytes; j += 2)
+        memcpy(words + j, panel + (at + j) * PANEL_ROWS + 2 * r, 2);
+    return words;
+}
+
+/* For panels of tq1_0 and of grid formats: decodes to columns. */
 DTYPE_CLONES static void blocks_to_f32(enum dtype t, const uint8_t *panel, int64_t k, int64_t k0,
                                        int64_t k1, float *out)
 {
     const struct format *f = &formats[t];
-    const int64_t row_bytes = dtype_row_bytes(t, k);
+    uint8_t words[CHUNK];
     float row[CHUNK];
     for (int64_t i = k0; i < k1; i += CHUNK) {
         const int64_t n = min_i64(CHUNK, k1 - i);
-        const uint8_t *blocks = panel + i / f->info.block * f->info.block_bytes;
         float *to = out + (i - k0) * PANEL_ROWS;
         for (int r = 0; r < PANEL_ROWS; r++) {
-            f->decode(blocks + r * row_bytes, n, row);
+            f->decode(row_blocks(t, panel, k, i, r, words), n, row);
             for (int64_t j = 0; j < n; j++)
                 to[j * PANEL_ROWS + r] = row[j];
         }
@@ -273,15 +290,14 @@ DTYPE_CLONES static void blocks_to_bf16(enum dtype t, const uint8_t *panel, int6
                                         int64_t k1, uint8_t *out)
 {
     const struct format *f = &formats[t];
-    const int64_t row_bytes = dtype_row_bytes(t, k);
+    uint8_t words[CHUNK];
     float row[CHUNK] = {0};
     uint32_t pairs[CHUNK / 2];
     for (int64_t i = k0; i < k1; i += CHUNK) {
         const int64_t n = min_i64(CHUNK, k1 - i), n_pairs = ceil_div(n, 2);
-        const uint8_t *blocks = panel + i / f->info.block * f->info.block_bytes;
         uint8_t *to = out + (i - k0) * 2 * PANEL_ROWS;
         for (int r = 0; r < PANEL_ROWS; r++) {
-            f->decode(blocks + r * row_bytes, n, row);
+            f->decode(row_blocks(t, panel, k, i, r, words), n, row);
             if (n < CHUNK) // the last chunk: an odd k is followed by a zero
                 row[n] = 0.0f;
             for (int j = 0; j < CHUNK / 2; j++)

@@ -8,6 +8,7 @@
  *   bf16           [k_even / 2][32][2]   pairs of k interleaved, k_even = k rounded up to 2
  *   f32, f16       [k][32]
  *   blocks         one column per block along k (kernels/dtype_columns.h), padded to 64 bytes;
+ *                  iq1_*, iq2_*, iq3_*: [16-bit words of a row][32] (kernels/dtype_grid.h)
  *                  tq1_0: row after row
  *   q8, q4, bf12   see kernels/dtype_own.h; a row of bf12 is a row of bf16
  *   nf4_s8         see kernels/dtype_nf4.h
@@ -42,6 +43,13 @@ enum dtype {
     DTYPE_IQ4_XS,
     DTYPE_TQ2_0,
     DTYPE_TQ1_0,
+    DTYPE_IQ1_S,
+    DTYPE_IQ1_M,
+    DTYPE_IQ2_XXS,
+    DTYPE_IQ2_XS,
+    DTYPE_IQ2_S,
+    DTYPE_IQ3_XXS,
+    DTYPE_IQ3_S,
     DTYPE_G4_32, // GPTQ, AWQ: groups of 4-bit codes along k, each with an f16 scale and an integer
                  // zero
     DTYPE_G4_64,

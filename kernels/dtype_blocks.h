@@ -36,6 +36,14 @@ void blocks_decode_q6_k(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_iq4_xs(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_tq2_0(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_tq1_0(const uint8_t *blocks, int64_t n, float *restrict out);
+/* kernels/dtype_grid.c */
+void blocks_decode_iq1_s(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_iq1_m(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_iq2_xxs(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_iq2_xs(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_iq2_s(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_iq3_xxs(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_iq3_s(const uint8_t *blocks, int64_t n, float *restrict out);
 
 /* Formats of safetensors checkpoints, in sluice's own byte order. 4-bit codes of a group: low
  * halves of the bytes hold the first half of the numbers, high halves the second.

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/dtype_grid.h"
 #include "kernels/dtype_nf4.h" // before cmocka.h, whose macro fail() takes no arguments
 
 #include <cmocka.h>
@@ -182,6 +183,97 @@ static int trit(const uint8_t *p, int j)
     return rest * 3 / 256;
 }
 
+static uint32_t u16_at(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8;
+}
+
+/* Size of number i of a point: GGUF lists them by these tables. */
+static int grid_size(enum dtype t, const uint16_t *points, uint32_t index, int i)
+{
+    static const int two[] = {8, 25, 43}, three[] = {4, 12, 20, 28, 36, 44, 52, 62};
+    if (t == DTYPE_IQ3_XXS)
+        return three[points[index] >> 4 * (i % 4) & 15];
+    if (t == DTYPE_IQ3_S)
+        return 2 * (points[index] >> 4 * (i % 4) & 15) + 1;
+    return two[points[index] >> 2 * i & 3];
+}
+
+/* Sign i of eight: seven are stored, an even number of the eight is negative. */
+static int grid_negative(uint32_t seven, int i)
+{
+    return i < 7 ? seven >> i & 1 : __builtin_popcount(seven & 127) % 2;
+}
+
+static float element_iq1(enum dtype t, const uint8_t *b, int j)
+{
+    const int g = j / 8;
+    uint32_t index, scale, negative, d = u16_at(b);
+    if (t == DTYPE_IQ1_S) {
+        const uint32_t h = u16_at(b + 34 + 2 * (g / 4));
+        index = b[2 + g] + 256 * (h >> 3 * (g % 4) & 7);
+        scale = h >> 12 & 7;
+        negative = h >> 15;
+    } else {
+        const uint32_t h = b[32 + g / 2] >> 4 * (g % 2);
+        index = b[g] + 256 * (h & 7);
+        scale = u16_at(b + 48 + 2 * (j / 64)) >> 3 * (j / 16 % 4) & 7;
+        negative = h >> 3 & 1;
+        d = 0;
+        for (int i = 0; i < 4; i++)
+            d |= (u16_at(b + 48 + 2 * i) >> 12) << 4 * i;
+    }
+    const float f = (float)f16_value((int)d) * (float)(2 * scale + 1);
+    const float number = (float)((grid_iq1[index] >> 2 * (j % 8) & 3) - 1);
+    return f * (number + (negative ? -0.125f : 0.125f));
+}
+
+static float element_iq2(enum dtype t, const uint8_t *b, int j)
+{
+    const int g = j / 8, i = j % 8;
+    int size, negative;
+    uint32_t scale;
+    if (t == DTYPE_IQ2_XXS) {
+        const uint8_t *p = b + 2 + j / 32 * 8;
+        const uint32_t rest = u16_at(p + 4) | u16_at(p + 6) << 16;
+        size = grid_size(t, grid_iq2_xxs, p[g % 4], i);
+        negative = grid_negative(rest >> 7 * (g % 4), i);
+        scale = rest >> 28;
+    } else if (t == DTYPE_IQ2_XS) {
+        const uint32_t word = u16_at(b + 2 + 2 * g);
+        size = grid_size(t, grid_iq2_xs, word % 512, i);
+        negative = grid_negative(word / 512, i);
+        scale = b[66 + j / 32] >> 4 * (j / 16 % 2) & 15;
+    } else {
+        const uint32_t high = b[66 + j / 32] >> 2 * (g % 4) & 3;
+        size = grid_size(t, grid_iq2_s, b[2 + g] + 256 * high, i);
+        negative = b[34 + g] >> i & 1;
+        scale = b[74 + j / 32] >> 4 * (j / 16 % 2) & 15;
+    }
+    const float f = f16_at(b) * (0.5f + (float)scale) * 0.25f * (float)size;
+    return negative ? -f : f;
+}
+
+static float element_iq3(enum dtype t, const uint8_t *b, int j)
+{
+    const int g = j / 8, i = j % 8;
+    float f;
+    int negative;
+    if (t == DTYPE_IQ3_XXS) {
+        const uint8_t *p = b + 66 + j / 32 * 4;
+        const uint32_t rest = u16_at(p) | u16_at(p + 2) << 16;
+        f = f16_at(b) * (0.5f + (float)(rest >> 28)) * 0.5f;
+        f = f * (float)grid_size(t, grid_iq3_xxs, b[2 + j / 4], i);
+        negative = grid_negative(rest >> 7 * (g % 4), i);
+    } else {
+        const uint32_t high = b[66 + j / 32] >> j / 4 % 8 & 1;
+        f = f16_at(b) * (float)(1 + 2 * (b[106 + j / 64] >> 4 * (j / 32 % 2) & 15));
+        f = f * (float)grid_size(t, grid_iq3_s, b[2 + j / 4] + 256 * high, i);
+        negative = b[74 + g] >> i & 1;
+    }
+    return negative ? -f : f;
+}
+
 /* Number j of one block of the formats whose codes are no numbers in themselves, or not all. */
 static float element_looked_up(enum dtype t, const uint8_t *b, int j)
 {
@@ -189,6 +281,16 @@ static float element_looked_up(enum dtype t, const uint8_t *b, int j)
     int scale;
     float f, offset;
     switch (t) {
+    case DTYPE_IQ1_S:
+    case DTYPE_IQ1_M:
+        return element_iq1(t, b, j);
+    case DTYPE_IQ2_XXS:
+    case DTYPE_IQ2_XS:
+    case DTYPE_IQ2_S:
+        return element_iq2(t, b, j);
+    case DTYPE_IQ3_XXS:
+    case DTYPE_IQ3_S:
+        return element_iq3(t, b, j);
     case DTYPE_IQ4_NL:
         return f16_at(b) * nl_number(b[2 + low] >> 4 * half & 15);
     case DTYPE_MXFP4:
@@ -289,15 +391,17 @@ static uint8_t *row_random(enum dtype t, int64_t k)
         enum dtype t;
         int at[2]; // where the f16 scales of a block stand, -1: none
     } scales[] = {
-        {DTYPE_Q4_0, {0, -1}},   {DTYPE_Q4_1, {0, 2}},    {DTYPE_Q5_0, {0, -1}},
-        {DTYPE_Q5_1, {0, 2}},    {DTYPE_Q8_0, {0, -1}},   {DTYPE_Q4_K, {0, 2}},
-        {DTYPE_Q5_K, {0, 2}},    {DTYPE_Q6_K, {208, -1}}, {DTYPE_Q4, {0, 2}},
-        {DTYPE_F16, {0, -1}},    {DTYPE_BF16, {0, -1}},   {DTYPE_F32, {2, -1}},
-        {DTYPE_Q8, {2, -1}},     {DTYPE_Q2_K, {80, 82}},  {DTYPE_Q3_K, {108, -1}},
-        {DTYPE_IQ4_NL, {0, -1}}, {DTYPE_IQ4_XS, {0, -1}}, {DTYPE_TQ2_0, {64, -1}},
-        {DTYPE_TQ1_0, {52, -1}}, {DTYPE_G4_32, {0, -1}},  {DTYPE_G4_64, {0, -1}},
-        {DTYPE_G4_128, {0, -1}}, {DTYPE_F8_32, {2, -1}},  {DTYPE_F8_128, {2, -1}},
-        {DTYPE_NF4, {2, -1}},    {DTYPE_NF4_S8, {2, 6}},
+        {DTYPE_Q4_0, {0, -1}},   {DTYPE_Q4_1, {0, 2}},     {DTYPE_Q5_0, {0, -1}},
+        {DTYPE_Q5_1, {0, 2}},    {DTYPE_Q8_0, {0, -1}},    {DTYPE_Q4_K, {0, 2}},
+        {DTYPE_Q5_K, {0, 2}},    {DTYPE_Q6_K, {208, -1}},  {DTYPE_Q4, {0, 2}},
+        {DTYPE_F16, {0, -1}},    {DTYPE_BF16, {0, -1}},    {DTYPE_F32, {2, -1}},
+        {DTYPE_Q8, {2, -1}},     {DTYPE_Q2_K, {80, 82}},   {DTYPE_Q3_K, {108, -1}},
+        {DTYPE_IQ4_NL, {0, -1}}, {DTYPE_IQ4_XS, {0, -1}},  {DTYPE_TQ2_0, {64, -1}},
+        {DTYPE_TQ1_0, {52, -1}}, {DTYPE_G4_32, {0, -1}},   {DTYPE_G4_64, {0, -1}},
+        {DTYPE_G4_128, {0, -1}}, {DTYPE_F8_32, {2, -1}},   {DTYPE_F8_128, {2, -1}},
+        {DTYPE_NF4, {2, -1}},    {DTYPE_NF4_S8, {2, 6}},   {DTYPE_IQ1_S, {0, -1}},
+        {DTYPE_IQ1_M, {54, -1}}, {DTYPE_IQ2_XXS, {0, -1}}, {DTYPE_IQ2_XS, {0, -1}},
+        {DTYPE_IQ2_S, {0, -1}},  {DTYPE_IQ3_XXS, {0, -1}}, {DTYPE_IQ3_S, {0, -1}},
     };
     const int64_t n_bytes = dtype_row_bytes(t, k);
     const int block_bytes = dtype_info(t)->block_bytes;
@@ -351,6 +455,7 @@ static void test_table(void **state)
     assert_int_equal(dtype_by_ggml_id(14), DTYPE_Q6_K);
     assert_int_equal(dtype_by_ggml_id(30), DTYPE_BF16);
     assert_int_equal(dtype_by_ggml_id(39), DTYPE_MXFP4);
+    assert_int_equal(dtype_by_ggml_id(29), DTYPE_IQ1_M);
     assert_int_equal(dtype_by_ggml_id(-1), N_DTYPES);
     assert_int_equal(dtype_by_ggml_id(4), N_DTYPES);
     assert_int_equal(dtype_row_bytes(DTYPE_Q4_1, 576), 576 / 32 * 20);

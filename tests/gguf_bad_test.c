@@ -293,6 +293,10 @@ static void test_tensors(void **state) // G10 to G13
     expect_bad("tensor \"t\": ", "overflows");
     one_tensor("t", 128, 4, 12, 0);
     expect_bad("tensor \"t\": row of 128 numbers is not a multiple of the block of q4_k, 256", "");
+    one_tensor("t", 32, 4, 29, 0);
+    expect_bad("tensor \"t\": row of 32 numbers is not a multiple of the block of iq1_m, 256", "");
+    one_tensor("t", 256, 1ull << 57, 21, 0); // rows of 110 bytes
+    expect_bad("tensor \"t\": ", "overflows");
     static const uint32_t unknown[] = {4, 5, 255, UINT32_MAX};
     for (int i = 0; i < 4; i++) {
         one_tensor("t", 32, 1, unknown[i], 0);
@@ -300,8 +304,8 @@ static void test_tensors(void **state) // G10 to G13
     }
     one_tensor("t", 1ull << 61, 0, 27, 0);
     expect_bad("tensor \"t\": tensor type i64 is not supported", "");
-    one_tensor("t", 256, 1, 16, 0);
-    expect_bad("tensor \"t\": tensor type iq2_xxs is not supported", "");
+    one_tensor("t", 256, 1, 40, 0);
+    expect_bad("tensor \"t\": tensor type nvfp4 is not supported", "");
     one_tensor("t", 256, 1, 15, 0); // of activations: no file has it
     expect_bad("tensor \"t\": tensor type q8_k is not supported", "");
 }

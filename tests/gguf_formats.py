@@ -59,6 +59,12 @@ SCALES = {
     Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.Q2_K: [80, 82], Type.Q3_K: [108],
     Type.IQ4_NL: [0], Type.IQ4_XS: [0], Type.TQ1_0: [52], Type.TQ2_0: [64], Type.MXFP4: [],
 }
+# Of grids: drawn thrice, so that each of 2,048 points is met. A block of iq1_m has its scale in four pieces.
+GRIDS = {
+    Type.IQ1_S: [0], Type.IQ1_M: [54], Type.IQ2_XXS: [0], Type.IQ2_XS: [0], Type.IQ2_S: [0], Type.IQ3_XXS: [0],
+    Type.IQ3_S: [0],
+}
+SCALES |= GRIDS
 PLAIN = [Type.F32, Type.F16, Type.BF16]
 
 
@@ -78,7 +84,7 @@ def cases():
             yield name, qtype, gguf.quants.quantize(x, qtype)
         except NotImplementedError:
             pass
-        if qtype in SCALES:
+        for _ in range(3 if qtype in GRIDS else 1 if qtype in SCALES else 0):
             yield name, qtype, random_blocks(qtype, SCALES[qtype])
     for qtype, top in ((Type.F32, 4), (Type.F16, 2), (Type.BF16, 2)):
         bits = rng.integers(0, 256, (N_ROWS, K * top), np.uint8)

@@ -28,6 +28,26 @@ fault("the odd codes of two bits are the even ones", "kernels/cuda/panel.cuh", "
 fault("a scale of nf4_s8 is of the next part", "kernels/cuda/panel.cuh",
       "nf4_scale(column[PANEL_ROWS * (4 + part) + r]", "nf4_scale(column[PANEL_ROWS * (4 + (part ^ 1)) + r]", CUDA)
 
+fault("an eighth sign is not that of the seven", "kernels/dtype_grid.h:grid_signs", "(odd & 1) << 7", "(~odd & 1) << 7", PANELS)
+fault("a point of iq2_s is one of its first 256", "kernels/dtype_grid.h:grid_eight_iq2",
+      "grid_byte(block, stride, 2 + g) | word << 8", "grid_byte(block, stride, 2 + g) | 0 * word << 8", PANELS)
+fault("the largest number of iq3_xxs is in step with the others", "kernels/dtype_grid.h:grid_level",
+      "8 * code + 4 + 2 * ((code + 1) >> 3)", "8 * code + 4", PANELS)
+fault("a quarter of iq1_m's scale is another's", "kernels/dtype_grid.h:grid_d", ">> 4 & 0xf00", ">> 4 & 0x0f0", PANELS)
+fault("a point of a grid is its neighbour", "kernels/dtype_grid_points.inc", "0x0000, 0x0002, 0x0004,", "0x0000, 0x0003, 0x0004,",
+      "pack_formats.py --only grids")
+fault("a row's words are those of the next row", "kernels/dtype.c:row_blocks", "(at + j) * PANEL_ROWS + 2 * r",
+      "(at + j) * PANEL_ROWS + 2 * (r ^ 1)", PANELS)
+fault("vectors of rows have the signs in reverse", "kernels/cpu/decode_grid.inc", "e->signs << (31 - i)", "e->signs << (24 + i)",
+      SETS)
+fault("the second half of the rows is the first", "kernels/cpu/decode_grid.inc", "*rows = block + 2 * r;", "*rows = block + 0 * r;",
+      SETS)
+fault("pairs of grids are the odd number first", "kernels/cpu/decode_grid_avx512.c", "((__m512)odd, (__m512)even)",
+      "((__m512)even, (__m512)odd)", SETS)
+fault("a device's eight is the one before", "kernels/cuda/panel.cuh", "k0 % GRID_BLOCK / 8 + eight", "k0 % GRID_BLOCK / 8", CUDA)
+fault("a device's row has no signs", "kernels/cuda/rows.cu:grid_row_number", "grid_number(t, &e, i % 8, d)",
+      "grid_number(t, &e, i % 8, d) & 0x7fffffffu", "simt_rows_test")
+
 fault("gptq's zeros are as they are in the file", "engine/model/containers/quantized.c",
       'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', READERS)
 fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", READERS)

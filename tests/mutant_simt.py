@@ -27,6 +27,8 @@ fault("ptx: a signed load spreads no sign", "tests/simt/ptx_memory.c",
 fault("ptx: a kernel does not end with a trap", "tests/simt/ptx_read.c",
       ' && strcmp(last, "trap") != 0', "", PTX)
 fault("ptx: locals have no end", "tests/simt/ptx_memory.c", "limit = i->kernel->local_bytes;", "limit = INT64_MAX;", PTX)
+fault("ptx: tables have no end", "tests/simt/ptx_memory.c", "p + bytes <= f->tables[i].at + f->tables[i].bytes",
+      "f->tables[i].bytes > 0", PTX)
 fault("ptx: bytes that are not used may be of any load", "tests/simt/ptx_read.c",
       "if (r->used_bytes && i->space != SLOT_PARAM)", "if (0)", PTX)
 

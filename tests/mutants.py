@@ -90,7 +90,8 @@ def command(test):
     words = test.split()
     if not words[0].endswith(".py"):
         return [f"build/tests/{words[0]}"], [f"build/tests/{words[0]}"]
-    tools = ["nth.so", "nouring", *(["source_dump", "pack_source"] if words[0] == "quantized_test.py" else [])]
+    tools = ["nth.so", "nouring"]
+    tools += ["source_dump", "pack_source"] if words[0] in ("quantized_test.py", "pack_formats.py") else []
     library = ["build/libsluice.so.0"] if words[0] in ("evaluate_test.py", "python_test.py") else []
     library += ["mpi"] if words[0] == "pipeline_test.py" else []
     return ([python(), "tests/" + words[0], "./sluice", *words[1:]],

@@ -132,7 +132,8 @@ def write_hf(folder, tensors, config, sharded):
     return None
 
 
-def write_gguf(path, tensors, config):
+def write_gguf(path, tensors, config, types=None):
+    """types: {name: type} of tensors that are bytes of blocks."""
     opt = config["model_type"] == "opt"
     arch = "opt" if opt else "qwen2" if config["model_type"] == "qwen2" else "llama"
     writer = gguf.GGUFWriter(path, arch)
@@ -163,7 +164,7 @@ def write_gguf(path, tensors, config):
         if arch == "llama" and ".k_proj." in name:
             data = paired(data, config["num_key_value_heads"])
         writer.add_tensor(gguf_name(name, OPT_NAMES if opt else LLAMA_NAMES),
-                          np.ascontiguousarray(data))
+                          np.ascontiguousarray(data), raw_dtype=(types or {}).get(name))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -202,5 +203,29 @@ def formats(tally, place, a):
             packs(tally, f"{name}, config.json of version 4", folder, file)
 
 
+GRIDS = [gguf.GGMLQuantizationType[name] for name in ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")]
+
+
+def grids(tally, place, a):
+    """Matrices in formats that only GGUF has, of any bytes: as they are, and against their numbers as f32."""
+    config = llama(hidden_size=256, intermediate_size=512, vocab_size=300)
+    r, plain, blocks, types = np.random.RandomState(7), tensors_of(config, 7), {}, {}
+    for i, (name, x) in enumerate(plain.items()):
+        if x.ndim == 1:
+            continue
+        types[name] = qtype = GRIDS[i % len(GRIDS)]
+        size = gguf.GGML_QUANT_SIZES[qtype][1]
+        rows = r.randint(0, 256, (x.shape[0], x.shape[1] // 256, size)).astype(np.uint8)
+        rows[..., size - 1 if qtype == gguf.GGMLQuantizationType.IQ1_M else 1] &= 0xBF  # no infinite scales
+        blocks[name] = rows.reshape(x.shape[0], -1)
+        plain[name] = gguf.quants.dequantize(blocks[name], qtype).astype(np.float32)
+    assert set(types.values()) == set(GRIDS)
+    files = place.at("grids.gguf"), place.at("grids-f32.gguf")
+    write_gguf(files[0], {**plain, **blocks}, config, types)
+    write_gguf(files[1], plain, config)
+    packs(tally, "grids", files[0])
+    packs(tally, "grids, and as f32", *files)
+
+
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (formats,)))
+    sys.exit(trial.run_parts(__doc__, (formats, grids)))

@@ -292,7 +292,8 @@ static void panels_multiply_as_rows_do(void **state)
 static void panels_of_long_rows(void **state)
 {
     (void)state;
-    static const enum dtype formats[] = {DTYPE_Q4, DTYPE_Q8, DTYPE_Q6_K, DTYPE_G4_128, DTYPE_BF12};
+    static const enum dtype formats[] = {DTYPE_Q4,     DTYPE_Q8,   DTYPE_Q6_K,
+                                         DTYPE_G4_128, DTYPE_BF12, DTYPE_IQ3_S};
     for (int i = 0; i < (int)(sizeof formats / sizeof *formats); i++)
         for (int arch = 75; arch <= 90; arch += 15) {
             panels_check(formats[i], 16, 70, 1024, arch);

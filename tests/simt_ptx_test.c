@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #define HEAD                                                                                       \
-    ".version 9.0\n.target sm_80\n.address_size 64\n.extern .shared .align 16 .b8 pool[];\n"
+    ".version 9.0\n.target sm_80\n.address_size 64\n"                                              \
+    ".global .align 2 .b8 table[6] = {1, 0, 2, 255}; .extern .shared .align 16 .b8 pool[];\n"
 
 /* Three numbers in registers of every kind: 1, 2 and 3 of each; 0 is for the result. */
 #define KERNEL                                                                                     \
@@ -54,6 +55,8 @@ static const struct {
     char kind;
     uint64_t a, b, c, want;
 } cases[] = {
+    {"mov.u64 %rd4, table;\nld.global.nc.u16 %rs0, [%rd4+2];", 's', 0, 0, 0, 0xff02},
+    {"mov.u64 %rd4, table;\nld.global.u16 %rs0, [%rd4+4];", 's', 0, 0, 0, 0},
     {"add.s32 %r0, %r1, %r2;", 'r', 0xffffffff, 2, 0, 1},
     {"add.s32 %r0, %r1, -5;", 'r', 3, 0, 0, 0xfffffffe},
     {"add.s64 %rd0, %rd1, %rd2;", 'd', M1, 2, 0, 1},
@@ -111,6 +114,7 @@ static const struct {
     {"dp4a.s32.s32 %r0, %r1, %r2, %r3;", 'r', 0xff028001, 0x01030280, 10, 10u - 1 + 6 - 256 - 128},
     {"selp.b32 %r0, %r1, %r2, %p3;", 'r', 5, 6, 1, 5},
     {"selp.u16 %rs0, %rs1, %rs2, %p3;", 's', 5, 6, 0, 6},
+    {"selp.b16 %rs0, %rs1, %rs2, %p3;", 's', 5, 6, 1, 5},
     {"selp.f32 %f0, %f1, 0f40000000, %p3;", 'f', F1, 0, 0, F2},
     {"selp.b64 %rd0, -1, %rd2, %p3;", 'd', 0, 6, 1, M1},
     {"mov.b32 %r0, {%rs1, %rs2};", 'r', 0x15678, 0x1234, 0, 0x12345678},
@@ -118,6 +122,7 @@ static const struct {
     {"mov.b32 %r0, {-1, %rs2};", 'r', 0, 0x1234, 0, 0x1234ffff},
     {"mov.b64 %rd0, {%r1, %r2};", 'd', 1, 2, 0, 2ull << 32 | 1},
     {"cvt.s64.s32 %rd0, %r1;", 'd', 0x80000000, 0, 0, 0xffffffff80000000},
+    {"cvt.u64.u16 %rd0, %rs1;", 'd', 0x18001, 0, 0, 0x8001},
     {"cvt.u64.u32 %rd0, %r1;", 'd', 0x80000000, 0, 0, 0x80000000},
     {"cvt.s16.s8 %rs0, %rs1;", 's', 0x180, 0, 0, 0xff80},
     {"cvt.s32.s8 %r0, %r1;", 'r', 0x180, 0, 0, 0xffffff80},
@@ -351,6 +356,7 @@ static void what_is_unknown_is_refused(void **state)
     }
     assert_refused(".func foo(){ret;}", "foo", 1);
     assert_refused(".version 9.0\n.global .align 4 .b8 table[4];", "unknown directive", 2);
+    assert_refused(".version 9.0\n.global .align 1 .b8 table[2] = {1, 2, 3};", "of 2 bytes", 2);
     assert_refused(HEAD ".visible .entry _Z1kv(){\nadd.s32", "without an end", 0);
     assert_refused(HEAD ".visible .entry _Z1kv(){\nbar.sync 0;\n}", "does not end", 0);
     assert_refused(HEAD ".visible .entry _Z1kv(){\nret;\n", "does not end", 0);
@@ -378,6 +384,8 @@ static void faults_are_met_with_their_line(void **state)
         {"ld.global.u32 %r0, [%rd9+32];", "outside of device memory", 0},
         {"ld.global.v2.u32 {%r0, %r4}, [%rd9+4];", "8 bytes that are not on a multiple", 0},
         {"ld.global.u64 %rd0, [%rd8];", "nobody has written", 0},
+        {"mov.u64 %rd4, table;\nld.global.u16 %rs0, [%rd4+6];", "neither device", 1},
+        {"mov.u64 %rd4, table;\nst.global.u16 [%rd4], %rs1;", "neither device", 1},
         {"st.global.u64 [%rd9], %rd1;\nld.global.u64 %rd0, [%rd9];", "race", 0},
         {"st.shared.u32 [pool], %r1;", "race", 0},
         {"mul.lo.s32 %r4, %r8, 16;\ncp.async.cg.shared.global [%r4], [%rd9], 16;", "never waited",

@@ -2,6 +2,7 @@
  *
  * Owns: the table of AVX2 decoders. AVX2 multiplies f32 only, so no row decodes to bf16. */
 #include "kernels/cpu/decode.h"
+#include "kernels/cpu/decode_grid.h"
 #include "kernels/cpu/decode_own.h"
 
 #ifdef __AVX2__
@@ -30,13 +31,14 @@ static void f16_f32(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, flo
         _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(panel + 2 * i))));
 }
 
+#define GRID_ROW(NAME, name, ...) [DTYPE_##NAME] = {NULL, decode_##name##_f32_avx2},
 const struct panel_decoder cpu_decoders_avx2[N_DTYPES] = {
     [DTYPE_F16] = {NULL, f16_f32},
     [DTYPE_BF16] = {NULL, bf16_f32},
     [DTYPE_Q8] = {NULL, decode_q8_f32_avx2},
     [DTYPE_Q4] = {NULL, decode_q4_f32_avx2},
     [DTYPE_BF12] = {NULL, decode_bf12_f32_avx2},
-};
+    GRID_FORMATS(GRID_ROW)};
 #else
 const struct panel_decoder cpu_decoders_avx2[N_DTYPES] = {{0}};
 #endif

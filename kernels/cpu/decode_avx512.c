@@ -8,6 +8,7 @@
  * reads only the low 4 bits of its index, so higher bits need no mask (shorter codes repeat in the
  * table). */
 #include "kernels/cpu/decode.h"
+#include "kernels/cpu/decode_grid.h"
 #include "kernels/cpu/decode_own.h"
 #include "kernels/dtype_nf4.h"
 
@@ -410,6 +411,8 @@ static void nf4_s8_f32(const uint8_t *panel, int64_t k, int64_t k0, int64_t k1, 
     }
 }
 
+#define GRID_ROW(NAME, name, ...)                                                                  \
+    [DTYPE_##NAME] = {decode_##name##_bf16_avx512, decode_##name##_f32_avx512},
 #define COLUMN_ROW(NAME, name, ...) [DTYPE_##NAME] = {name##_bf16, name##_f32},
 const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {
     [DTYPE_F32] = {f32_bf16, NULL},
@@ -419,7 +422,7 @@ const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {
     [DTYPE_Q4] = {decode_q4_bf16_avx512, decode_q4_f32_avx2},
     [DTYPE_BF12] = {decode_bf12_bf16_avx512, decode_bf12_f32_avx2},
     [DTYPE_NF4_S8] = {nf4_s8_bf16, nf4_s8_f32},
-    COLUMN_FORMATS(COLUMN_ROW)};
+    COLUMN_FORMATS(COLUMN_ROW) GRID_FORMATS(GRID_ROW)};
 #else
 const struct panel_decoder cpu_decoders_avx512[N_DTYPES] = {{0}};
 #endif

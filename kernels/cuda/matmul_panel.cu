@@ -192,6 +192,10 @@ static int piece_shift_of(int dtype)
         return (block) == 256 ? 8 : (block) == 128 ? 7 : 6;
         COLUMN_FORMATS(COLUMN_CASE)
 #undef COLUMN_CASE
+#define GRID_CASE(NAME, ...) case DTYPE_##NAME:
+        GRID_FORMATS(GRID_CASE)
+#undef GRID_CASE
+        return 8;
     default:
         return 0;
     }

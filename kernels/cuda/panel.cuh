@@ -301,6 +301,40 @@ DEVICE void slice_tq1_0(const uint8_t *panel, int k, int k0, uint32_t bits[SLICE
     }
 }
 
+/* ---- grids (kernels/dtype_grid.h, included with a device's words) ---- */
+
+#define GRID_TABLE static __device__ const
+#include "kernels/dtype_grid_points.inc"
+#define GRID_WORD uint32_t
+#define GRID_FN   DEVICE
+// rows need no alignment, panels have it
+#define GRID_LOAD(p, stride)                                                                       \
+    ((stride) == 2 ? (uint32_t)((p)[0] | (p)[1] << 8) : (uint32_t)load_as<uint16_t>(p))
+#define GRID_AT(name, index) grid_##name[index]
+#include "kernels/dtype_grid.h"
+
+/* Number i of an eight, as bits of f32. */
+DEVICE uint32_t grid_number(enum dtype t, const struct grid_eight *e, int i, float d)
+{
+    const int bias = 16; // levels of iq1_* may be negative
+    const float level = code_at(grid_level_of(t, e, i) + bias, 0, 255, bias);
+    const uint32_t sign = grid_is_iq1(t) ? 0 : e->signs << (31 - i) & 0x80000000u;
+    return __float_as_uint(d * code_at(e->scale, 0, 255, 0) * level) ^ sign;
+}
+
+template <enum dtype T, int BYTES>
+DEVICE void slice_grid(const uint8_t *panel, int k0, uint32_t bits[SLICE])
+{
+    const uint8_t *block = panel + (int64_t)(k0 / GRID_BLOCK) * BYTES * PANEL_ROWS + 2 * lane_id();
+    const float d = cvt_f16((uint16_t)grid_d(T, block, GRID_STRIDE)) * grid_unit(T);
+    for (int eight = 0; eight < SLICE / 8; eight++) {
+        struct grid_eight e;
+        grid_eight(T, block, GRID_STRIDE, k0 % GRID_BLOCK / 8 + eight, &e);
+        for (int i = 0; i < 8; i++)
+            bits[8 * eight + i] = grid_number(T, &e, i, d);
+    }
+}
+
 /* Numbers k0 .. k0 + 15 of row lane_id() of a panel, as bits of f32; zeros from k on. k0: a
  * multiple of SLICE below k. Whole warps only. */
 DEVICE void panel_slice(int dtype, const uint8_t *panel, int k, int k0, uint32_t bits[SLICE])
@@ -335,6 +369,12 @@ DEVICE void panel_slice(int dtype, const uint8_t *panel, int k, int k0, uint32_t
         return;
         COLUMN_FORMATS(COLUMN_CASE)
 #undef COLUMN_CASE
+#define GRID_CASE(NAME, name, bytes, ...)                                                          \
+    case DTYPE_##NAME:                                                                             \
+        slice_grid<DTYPE_##NAME, bytes>(panel, k0, bits);                                          \
+        return;
+        GRID_FORMATS(GRID_CASE)
+#undef GRID_CASE
     default: // bf12
         slice_bf12(panel, k, k - k0, k0, bits);
     }

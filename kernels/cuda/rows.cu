@@ -303,6 +303,13 @@ DEVICE float tq1_0_number(const uint8_t *block, int i)
         byte = byte * 3 & 255;
     return f16_at(block + 52) * (float)((byte * 3 >> 8) - 1);
 }
+DEVICE float grid_row_number(enum dtype t, const uint8_t *block, int i)
+{
+    struct grid_eight e;
+    grid_eight(t, block, 2, i / 8, &e);
+    const float d = f16_to_f32((uint16_t)grid_d(t, block, 2)) * grid_unit(t);
+    return __uint_as_float(grid_number(t, &e, i % 8, d));
+}
 /* Groups of n numbers: f16 scale, u8 zero, codes; f32 scale, e4m3. */
 DEVICE float g4_number(const uint8_t *row, int i, int n)
 {
@@ -372,6 +379,11 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
         return f16_at(p + 64) * (float)(two_bits(p, j256) - 1);
     case DTYPE_TQ1_0:
         return tq1_0_number(row + (int64_t)b256 * 54, j256);
+#define GRID_CASE(NAME, name, bytes, ...)                                                          \
+    case DTYPE_##NAME:                                                                             \
+        return grid_row_number(DTYPE_##NAME, row + (int64_t)b256 * bytes, j256);
+        GRID_FORMATS(GRID_CASE)
+#undef GRID_CASE
     case DTYPE_G4_32:
         return g4_number(row, i, 32);
     case DTYPE_G4_64:

@@ -26,6 +26,7 @@ enum ptx_slot {
 
 #define PTX_LIST_MAX    14 // registers of one instruction: an mma has most
 #define PTX_LOCAL_BYTES 4096
+#define PTX_TABLES_MAX  16
 
 struct ptx_inst {
     // What comes after it; NULL: the thread ends.
@@ -61,6 +62,11 @@ struct ptx_file {
     struct ptx_kernel *kernels; // [n]
     int n;
     char *sources[256]; // by number of .file, NULL where there is none
+    struct {
+        uint8_t *at;
+        int64_t bytes;
+    } tables[PTX_TABLES_MAX]; // constant ones
+    int n_tables;
 };
 
 /* Ends the program with this status: PTX that cannot be read is no failure of a kernel. cmocka's

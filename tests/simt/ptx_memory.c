@@ -37,8 +37,18 @@ static uint8_t *address(const uint64_t *r, const struct ptx_inst *i, int64_t byt
     return (uint8_t *)(uintptr_t)(r[i->space] + at);
 }
 
+static int in_table(const struct ptx_file *f, const uint8_t *p, int64_t bytes)
+{
+    for (int i = 0; i < f->n_tables; i++)
+        if (p >= f->tables[i].at && p + bytes <= f->tables[i].at + f->tables[i].bytes)
+            return 1;
+    return 0;
+}
+
 static void touch(const struct ptx_inst *i, const void *p, int64_t bytes, enum access kind)
 {
+    if (kind == ACCESS_READ && in_table(i->kernel->file, p, bytes))
+        return;
     if (i->space != SLOT_PARAM && i->space != SLOT_LOCAL)
         shadow_access(p, bytes, kind, i);
 }
@@ -117,6 +127,8 @@ static int load_or_store(const struct ptx_words *w, struct ptx_inst *i)
     if (!is_load && strcmp(w->word[0], "st") != 0)
         return 0;
     i->space = space_of(w, &at);
+    if (is_load && i->space == SLOT_ZERO && strcmp(w->word[at], "nc") == 0)
+        at++; // of what nobody writes
     if (strcmp(w->word[at], "v2") == 0 || strcmp(w->word[at], "v4") == 0)
         n = w->word[at++][1] - '0';
     i->n = (int16_t)n;

@@ -194,6 +194,7 @@ static int64_t remainder_of(int64_t a, int64_t b)
     X(dp4a, "dp4a.s32.s32", 4, u32, s32, dot4(a, b, c))                                            \
     X(selp_b32, "selp.b32", 4, u32, u32, c & 1 ? a : b)                                            \
     X(selp_u16, "selp.u16", 4, u16, u16, c & 1 ? a : b)                                            \
+    X(selp_b16, "selp.b16", 4, u16, u16, c & 1 ? a : b)                                            \
     X(selp_u32, "selp.u32", 4, u32, u32, c & 1 ? a : b)                                            \
     X(selp_s32, "selp.s32", 4, u32, u32, c & 1 ? a : b)                                            \
     X(selp_f32, "selp.f32", 4, u32, u32, c & 1 ? a : b)                                            \
@@ -211,6 +212,7 @@ static int64_t remainder_of(int64_t a, int64_t b)
     X(cvt_u64_u32, "cvt.u64.u32", 2, u32, u64, a)                                                  \
     X(cvt_u32_u64, "cvt.u32.u64", 2, u64, u32, a)                                                  \
     X(cvt_u32_u16, "cvt.u32.u16", 2, u16, u32, a)                                                  \
+    X(cvt_u64_u16, "cvt.u64.u16", 2, u16, u64, a)                                                  \
     X(cvt_u16_u32, "cvt.u16.u32", 2, u32, u16, a)                                                  \
     X(cvt_s16_s8, "cvt.s16.s8", 2, s8, s16, a)                                                     \
     X(cvt_s32_s8, "cvt.s32.s8", 2, s8, s32, a)                                                     \

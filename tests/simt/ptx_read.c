@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TEXT_MAX   4096 // of a statement
+#define TEXT_MAX   32768 // of a statement; tables are long
 #define NAMES_MAX  128
 #define LABEL_SIZE 32
 
@@ -24,7 +24,7 @@ struct registers {
     int n, bits;
 };
 
-/* A name with a value: a parameter, a kernel's locals, shared memory. */
+/* A name with a value: a parameter, a kernel's locals, shared memory, a table. */
 struct symbol {
     char name[192];
     int64_t value;
@@ -46,10 +46,10 @@ struct reader {
     int scope; // braces
     struct registers registers[NAMES_MAX];
     struct symbol symbols[NAMES_MAX];
-    int n_registers, n_symbols, used_bytes;
-    struct label *labels;        // [labels_cap]
-    char (*targets)[LABEL_SIZE]; // [code_cap], of branches
-    int64_t *constants;          // [constants_cap]
+    int n_registers, n_symbols, n_outside, used_bytes; // n_outside: of symbols
+    struct label *labels;                              // [labels_cap]
+    char (*targets)[LABEL_SIZE];                       // [code_cap], of branches
+    int64_t *constants;                                // [constants_cap]
     int n_labels, labels_cap, code_cap, n_constants, constants_cap;
 };
 
@@ -464,7 +464,7 @@ static void read_header(struct reader *r)
     *r->kernel = (struct ptx_kernel){.file = f, .n_slots = N_FIXED_SLOTS, .threads_max = 1024};
     r->kernel->name = strdup(trimmed(strstr(r->text, ".entry ") + strlen(".entry ")));
     r->n_registers = r->n_labels = r->n_constants = r->code_cap = 0;
-    r->n_symbols = 1; // shared_pool stays
+    r->n_symbols = r->n_outside; // shared_pool and tables stay
     while ((one = piece(&rest)) != NULL)
         if (*one)
             read_parameter(r, one);
@@ -541,15 +541,46 @@ static void read_inside(struct reader *r)
         REFUSE(r, "unknown directive %s", r->text);
 }
 
-/* Outside of kernels there is the shared memory of a launch, by its one name. */
+/* ".global .align 2 .b8 NAME[4] = {1, 0, 2}"; zeros at the end may be left out. */
+static void read_table(struct reader *r)
+{
+    struct ptx_file *f = r->file;
+    char name[192], *end;
+    int align, bytes, from = 0;
+    if (sscanf(r->text, ".global .align %d .b8 %191[^[][%d] = {%n", &align, name, &bytes, &from) !=
+            3 ||
+        from == 0 || align > 16 || bytes <= 0 || f->n_tables == PTX_TABLES_MAX)
+        REFUSE(r, "unknown directive %.60s", r->text);
+    uint8_t *table = aligned_alloc(16, (size_t)round_up(bytes, 16));
+    CHECK(table);
+    memset(table, 0, (size_t)bytes);
+    const char *at = r->text + from;
+    for (int i = 0; *at != '}'; i++, at = end + (*end == ',')) {
+        const unsigned long byte = strtoul(at, &end, 10);
+        if (i == bytes || end == at || (*end != '}' && *end != ','))
+            REFUSE(r, "a table of %d bytes: %s", bytes, name);
+        table[i] = (uint8_t)byte;
+    }
+    f->tables[f->n_tables].at = table;
+    f->tables[f->n_tables++].bytes = bytes;
+    symbol_add(r, name, (int64_t)(uintptr_t)table);
+    r->n_outside++;
+}
+
+/* Outside of kernels there are tables and the shared memory of a launch, by its one name. */
 static void read_outside(struct reader *r)
 {
     char name[192];
     int align;
+    if (begins_with(r->text, ".global ")) {
+        read_table(r);
+        return;
+    }
     if (sscanf(r->text, ".extern .shared .align %d .b8 %191[^[][]", &align, name) != 2 ||
-        align > 16 || r->n_symbols > 0)
+        align > 16 || r->n_outside > r->file->n_tables)
         REFUSE(r, "unknown directive %s", r->text);
     symbol_add(r, name, 0);
+    r->n_outside++;
 }
 
 static void read_all(struct reader *r)

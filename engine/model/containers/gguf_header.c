@@ -33,10 +33,8 @@ static const struct {
 
 /* Names of GGUF tensor types that sluice does not decode, for the message. */
 static const char *const other_tensor_types[] = {
-    [9] = "q8_1",     [15] = "q8_k",  [16] = "iq2_xxs", [17] = "iq2_xs",
-    [18] = "iq3_xxs", [19] = "iq1_s", [21] = "iq3_s",   [22] = "iq2_s",
-    [24] = "i8",      [25] = "i16",   [26] = "i32",     [27] = "i64",
-    [28] = "f64",     [29] = "iq1_m", [40] = "nvfp4",   [41] = "q1_0",
+    [9] = "q8_1", [15] = "q8_k", [24] = "i8",    [25] = "i16",  [26] = "i32",
+    [27] = "i64", [28] = "f64",  [40] = "nvfp4", [41] = "q1_0",
 };
 
 /* ERR_INPUT "FILE: PLACE: ...". */
