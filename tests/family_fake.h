@@ -21,8 +21,9 @@ struct fake {
     const float *rope_freqs; // bytes of rope_freqs.weight
     const char *types[8];    // layer_types
     int n_types;
-    int64_t ints[8]; // mlp_only_layers
+    int64_t ints[8];
     int n_ints;
+    const char *ints_key;   // NULL: "mlp_only_layers"
     const char *class_name; // architectures
 };
 
@@ -119,7 +120,7 @@ enum err source_int_list(const struct source *s, const char *key, int64_t min, i
 {
     (void)s;
     *n = *found = 0;
-    if (strcmp(key, "mlp_only_layers") != 0 || fake.n_ints == 0)
+    if (strcmp(key, fake.ints_key ? fake.ints_key : "mlp_only_layers") != 0 || fake.n_ints == 0)
         return OK;
     for (int i = 0; i < fake.n_ints; i++) {
         if (i == capacity || fake.ints[i] < min || fake.ints[i] > max)

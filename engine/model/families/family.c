@@ -126,6 +126,19 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
                        act);
 }
 
+void family_windows(struct shape *shape, int window, int every)
+{
+    for (int i = 0; i < shape->n_layers; i++)
+        shape->layer_window[i] = every == 0 || (i + 1) % every != 0 ? window : 0;
+}
+
+void family_windows_end(struct shape *shape)
+{
+    for (int i = 0; i < shape->n_layers; i++)
+        if (shape->layer_window[i] >= shape->context)
+            shape->layer_window[i] = 0;
+}
+
 void family_defaults(struct shape *shape)
 {
     shape->embed_scale = shape->branch_scale = shape->logit_scale = 1;
@@ -605,6 +618,7 @@ enum err family_read(struct family_model *m, const struct source *s)
     const char *gguf_name = s->kind == SOURCE_GGUF ? f->gguf : f->name;
     TRY(family_check_keys(s, f->name, gguf_name));
     TRY(f->read(m, s, gguf_name));
+    family_windows_end(&m->shape);
     const char *bad = shape_check(&m->shape);
     if (bad)
         return family_fail(s, "", bad, "out of range");

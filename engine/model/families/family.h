@@ -98,6 +98,8 @@ enum {
     WINDOWS_ASKED = 2,  // only if use_sliding_window is true
     WINDOWS_LISTED = 4, // layer_types lists the layers
     WINDOWS_LATE = 8,   // without a list: layers from max_window_layers on
+    WINDOWS_EVERY = 16, // sliding_window_pattern may replace the dialect's `every`
+    WINDOWS_SURE = 32,  // `window` is the default of GGUF files, too
 };
 #define FAMILY_WINDOW 4096 // default of most classes without sliding_window
 
@@ -125,6 +127,7 @@ struct family_dialect {
     int yarn_smooth;                     // 1: ramps of GGUF files do not end at whole pairs
     unsigned windows;        // WINDOWS_...: keys that config.json may have; 0: no window
     int window;              // default without sliding_window; 0: no window
+    int every;               // without a list: each every-th layer has no window; 0: all have one
     int unpaired;            // 1: GGUF's rows of q and k are already in sluice's order
     const char *prefixes[3]; // of tensors in safetensors; all NULL: "model.", ""
 };
@@ -182,6 +185,11 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
 void family_gemma2_shape(struct shape *shape);
 /* The same for gpt-oss. */
 void family_gpt_oss_shape(struct shape *shape);
+/* Gives all layers a window but each every-th (0: all of them). */
+void family_windows(struct shape *shape, int window, int every);
+/* Removes windows at least as long as the context, which mask nothing. Until then a window tells
+ * the kind of its layer. */
+void family_windows_end(struct shape *shape);
 /* Defaults of all families: factors 1, no RoPE scaling. */
 void family_defaults(struct shape *shape);
 /* Sets m->tied. `flag`: 1, 0, or -1 if the file does not say: tied if there is no head tensor. */

@@ -60,12 +60,6 @@ static enum err read_window(const struct source *s, const char *key, int64_t *wi
     return OK;
 }
 
-/* 0 for a window at least as long as the context, which masks nothing. */
-static int window_that_masks(const struct shape *shape, int64_t window)
-{
-    return window < shape->context ? (int)window : 0;
-}
-
 /* layer_types as flags: 1 for a layer with a window. *n = 0: no list. */
 static enum err read_layer_types(const struct source *s, const struct shape *shape,
                                  int has[SHAPE_LAYERS_MAX], int64_t *n, int *any)
@@ -94,6 +88,7 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
 {
     int has[SHAPE_LAYERS_MAX], used = !(d->windows & WINDOWS_ASKED), found = 0, any = 0;
     int64_t n = 0, window = d->window, from = d->windows & WINDOWS_LATE ? LATE_LAYER : 0;
+    int64_t every = d->every;
     if (!(d->windows & WINDOWS_HAVE))
         return OK;
     if (!used)
@@ -110,9 +105,34 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
         return family_fail(s, "", "sliding_window", "missing");
     if (d->windows & WINDOWS_LATE)
         TRY(source_int(s, "max_window_layers", 0, INT32_MAX, &from, &found));
+    if (n == 0 && (d->windows & WINDOWS_EVERY)) // beside a list it may be anything
+        TRY(source_int(s, "sliding_window_pattern", 1, INT32_MAX, &every, &found));
+    family_windows(shape, (int)window, (int)every);
     for (int i = 0; i < shape->n_layers; i++)
-        if (n > 0 ? has[i] : i >= from)
-            shape->layer_window[i] = window_that_masks(shape, window);
+        if (n > 0)
+            shape->layer_window[i] = has[i] ? (int)window : 0;
+        else if (i < from)
+            shape->layer_window[i] = 0;
+    return OK;
+}
+
+/* GGUF's keys: the length; each how-many-th layer has none, or a flag per layer. */
+static enum err read_window_gguf(const struct source *s, const char *name,
+                                 const struct family_dialect *d, struct shape *shape)
+{
+    int64_t has[SHAPE_LAYERS_MAX], n = 0, window = d->windows & WINDOWS_SURE ? d->window : 0;
+    char key[100];
+    int found = 0;
+    snprintf(key, sizeof key, "%s.attention.sliding_window", name);
+    TRY(read_window(s, key, &window));
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", name);
+    TRY(source_int_list(s, key, 0, INT32_MAX, has, SHAPE_LAYERS_MAX, &n, &found));
+    if (n > 1 && n != shape->n_layers)
+        return family_fail(s, "", key, "has %lld entries, expected %d", (long long)n,
+                           shape->n_layers);
+    family_windows(shape, (int)window, n == 1 ? (int)has[0] : d->every);
+    for (int i = 0; i < n && n > 1; i++)
+        shape->layer_window[i] = has[i] ? (int)window : 0;
     return OK;
 }
 
@@ -290,11 +310,6 @@ static enum err read_gguf_heads(struct shape *shape, const struct source *s, con
     if (shape->rope_dim > shape->head_dim || shape->rope_dim % 2 != 0)
         return family_fail(s, name, ".rope.dimension_count", "%d is odd or above the head's %d",
                            shape->rope_dim, shape->head_dim);
-    n = 0;
-    snprintf(key, sizeof key, "%s.attention.sliding_window", name);
-    TRY(read_window(s, key, &n));
-    for (int i = 0; i < shape->n_layers; i++)
-        shape->layer_window[i] = window_that_masks(shape, n);
     return OK;
 }
 
@@ -308,6 +323,7 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     TRY(family_ints(s, name, ints_gguf, sizeof ints_gguf / sizeof *ints_gguf, shape));
     TRY(read_experts(s, name, d, shape));
     TRY(read_gguf_heads(shape, s, name));
+    TRY(read_window_gguf(s, name, d, shape));
     rope.truncate = !d->yarn_smooth;
     TRY(rope_read_gguf(&rope, s, name, shape->rope_dim));
     TRY(family_float(s, name,

@@ -263,6 +263,30 @@ void rope_fill_plain(struct shape *shape, int table, double theta)
         shape->ropes[table].inv_freq[i] = plain_freq(&r, i, shape->rope_dim);
 }
 
+enum err rope_fill_windows(const struct source *s, const char *name, struct shape *shape,
+                           double theta)
+{
+    const char *const object = "rope_parameters.sliding_attention";
+    char type[32] = "default";
+    if (shape->rope_long > 0)
+        return family_fail(s, "", "rope_scaling", "unsupported: longrope, in %s models",
+                           shape->family);
+    if (s->kind == SOURCE_GGUF) {
+        TRY(family_float(s, name, ".rope.freq_base_swa", 1e-6, 1e12, &theta));
+    } else {
+        TRY(family_float(s, "", "rope_local_base_freq", 1e-6, 1e12, &theta));
+        TRY(family_float(s, "", "rope_parameters.sliding_attention.rope_theta", 1e-6, 1e12,
+                         &theta));
+        TRY(family_str(s, "", "rope_parameters.sliding_attention.rope_type", type, sizeof type));
+    }
+    if (strcmp(type, "default") != 0)
+        return family_fail(s, "", object, "unsupported rope_type: %s", type);
+    rope_fill_plain(shape, 1, theta);
+    for (int i = 0; i < shape->n_layers; i++)
+        shape->layer_rope[i] = shape->layer_window[i] > 0;
+    return OK;
+}
+
 enum err rope_fill(const struct rope *from, const struct source *s, struct shape *shape)
 {
     struct rope r = *from;
