@@ -438,9 +438,9 @@ static void test_vision(void **state)
     expect_bad("text_config.hidden_size: missing");
     unset("text_config.sliding_window");
     expect_bad("text_config.sliding_window: missing");
-    llama_hf("mistral3");
+    llama_hf("mistral7");
     set_int("text_config.hidden_size", DIM);
-    expect_bad("unsupported architecture mistral3 (supported: llama, mistral, qwen2, qwen3, ");
+    expect_bad("unsupported architecture mistral7 (supported: llama, mistral, qwen2, qwen3, ");
 }
 
 /* Fused tensors: which row of the file is whose. */

@@ -30,7 +30,7 @@ struct family_model {
     struct shape shape;
     uint64_t roles;      // ROLE_BIT()s; ROLE_HEAD always
     int tied;            // 1: the head is the embedding
-    int paired_rows;     // 1: rows of q and k are in the order (2i, 2i + 1): GGUF llama
+    int paired_rows;     // 1: rows of q and k are in the order (2i, 2i + 1): GGUF llama, cohere
     uint64_t transposed; // ROLE_BIT()s of matrices stored as [k, n]
     uint64_t plus_one;   // ROLE_BIT()s of vectors stored minus 1
     struct family_cut cut[N_ROLES];
@@ -63,11 +63,20 @@ struct family_unused {
     X("gpt2", "gpt2", "gpt2", "GPT2LMHeadModel", family_gpt2_read)                                 \
     X("stablelm", "stablelm", "stablelm", "StableLmForCausalLM", family_stablelm_read)             \
     X("olmo2", "olmo2", "olmo2", "Olmo2ForCausalLM", family_olmo2_read)                            \
+    X("olmo3", "", "olmo3", "Olmo3ForCausalLM", family_olmo3_read)                                 \
     X("granite", "granite", "granite", "GraniteForCausalLM", family_granite_read)                  \
     X("granitemoe", "granitemoe", "granitemoe", "GraniteMoeForCausalLM", family_granite_moe_read)  \
     X("granitemoe", "", "granitemoeshared", "GraniteMoeSharedForCausalLM",                         \
       family_granite_moe_read)                                                                     \
     X("smollm3", "smollm3", "smollm3", "SmolLM3ForCausalLM", family_smollm3_read)                  \
+    X("cohere", "command-r", "cohere", "CohereForCausalLM", family_cohere_read)                    \
+    X("cohere2", "cohere2", "cohere2", "Cohere2ForCausalLM", family_cohere_read)                   \
+    X("ministral3", "", "ministral3", "Ministral3ForCausalLM", family_ministral3_read)             \
+    X("mistral3", "mistral3", "mistral3", "Mistral3ForConditionalGeneration",                      \
+      family_mistral3_read)                                                                        \
+    X("apertus", "apertus", "apertus", "ApertusForCausalLM", family_apertus_read)                  \
+    X("exaone4", "exaone4", "exaone4", "Exaone4ForCausalLM", family_exaone4_read)                  \
+    X("seed_oss", "seed_oss", "seed_oss", "SeedOssForCausalLM", family_seed_oss_read)              \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
 /* Finds the family, reads the shape, and checks that every tensor exists with its dimensions.
@@ -119,9 +128,11 @@ struct family_dialect {
     const char *eps_key;                 // NULL: "rms_norm_eps"
     const char *theta_key, *partial_key; // NULL: "rope_theta", "partial_rotary_factor"
     double theta;                        // default; 0: 10,000
+    const struct rope *rope;             // if config.json describes none; NULL: plain
     double partial;                      // default; 0: 1
     uint64_t biases;                     // optional roles whose presence config.json need not state
     int attention_bias;                  // default if config.json lacks it
+    const char *out_bias_key;            // says it of attention's output; NULL: "attention_bias"
     int tied;                            // default if config.json lacks it: 1, 0; -1: by presence
     int yarn_is_long;                    // 1: rope type "yarn" means longrope
     int yarn_smooth;                     // 1: ramps of GGUF files do not end at whole pairs

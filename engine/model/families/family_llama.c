@@ -232,15 +232,39 @@ static void choose_names(struct family_model *m, const struct source *s,
 static enum err read_biases(uint64_t *biases, const struct source *s,
                             const struct family_dialect *d)
 {
-    int attention = d->attention_bias, mlp = 0;
+    int attention = d->attention_bias, mlp = 0, out = 0;
     *biases = d->biases;
     TRY(family_flag(s, "", "attention_bias", &attention));
     TRY(family_flag(s, "", "mlp_bias", &mlp));
+    if (d->out_bias_key)
+        TRY(family_flag(s, "", d->out_bias_key, &out));
     if (attention)
-        *biases |=
-            ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) | ROLE_BIT(ROLE_O_B);
+        *biases |= ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B);
+    if (d->out_bias_key ? out : attention)
+        *biases |= ROLE_BIT(ROLE_O_B);
     if (mlp)
         *biases |= ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
+    return OK;
+}
+
+/* RoPE of config.json, or of its class if the file describes none. */
+static enum err read_rope_hf(struct rope *rope, const struct source *s,
+                             const struct family_dialect *d)
+{
+    double ignored;
+    int old = 0, new = 0;
+    source_weigh(s, "rope_scaling", &ignored, &old);
+    source_weigh(s, "rope_parameters", &ignored, &new);
+    if (d->rope && !old && !new) {
+        *rope = *d->rope;
+        return OK;
+    }
+    *rope = rope_plain(d->theta > 0 ? d->theta : 10000);
+    rope->partial = d->partial > 0 ? d->partial : 1;
+    TRY(rope_read_hf(rope, s, d->theta_key ? d->theta_key : "rope_theta",
+                     d->partial_key ? d->partial_key : "partial_rotary_factor"));
+    if (d->yarn_is_long && rope->kind == ROPE_YARN)
+        rope->kind = ROPE_LONG;
     return OK;
 }
 
@@ -260,7 +284,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     static const char *const llama_prefixes[] = {"model.", ""};
     const char *act_key = d->act_key ? d->act_key : "hidden_act";
     struct shape *shape = &m->shape;
-    struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
+    struct rope rope;
     char act[32];
     int tied = d->tied;
     double eps = shape->norm_eps;
@@ -273,11 +297,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     snprintf(act, sizeof act, "%s", d->act ? d->act : "silu");
     TRY(family_str(s, "", act_key, act, sizeof act));
     TRY(family_act(s, "", act_key, act, &shape->act));
-    rope.partial = d->partial > 0 ? d->partial : 1;
-    TRY(rope_read_hf(&rope, s, d->theta_key ? d->theta_key : "rope_theta",
-                     d->partial_key ? d->partial_key : "partial_rotary_factor"));
-    if (d->yarn_is_long && rope.kind == ROPE_YARN)
-        rope.kind = ROPE_LONG;
+    TRY(read_rope_hf(&rope, s, d));
     TRY(read_window_hf(s, d, shape));
     TRY(read_biases(&biases, s, d));
     TRY(family_flag(s, "", "tie_word_embeddings", &tied));

@@ -141,6 +141,9 @@ enum err rope_read_gguf(struct rope *r, const struct source *s, const char *name
     TRY(family_float(s, name, ".rope.scale_linear", 0, 1e12, &legacy));
     TRY(family_float(s, name, ".rope.scaling.original_context_length", 0, 1e12, &r->original));
     TRY(family_float(s, name, ".rope.scaling.attn_factor", 0, 1e6, &attn_factor));
+    TRY(family_float(s, name, ".rope.scaling.yarn_log_multiplier", 0, 1e6, &r->mscale_all_dim));
+    TRY(family_float(s, name, ".rope.scaling.yarn_beta_fast", 0, 1e12, &r->beta_fast));
+    TRY(family_float(s, name, ".rope.scaling.yarn_beta_slow", 0, 1e12, &r->beta_slow));
     if (type[0])
         TRY(kind_of(r, s, ".rope.scaling.type", type));
     else if (legacy > 0 && legacy != 1) { // files older than rope.scaling.*
@@ -221,7 +224,7 @@ static double yarn_scale(const struct rope *r, int is_gguf)
     if (r->attention_factor > 0)
         return r->attention_factor;
     if (is_gguf)
-        return (grown + 1) * (r->mscale > 0 ? r->mscale : 1);
+        return (grown + 1) * (r->mscale > 0 ? r->mscale : 1) / (r->mscale_all_dim * grown + 1);
     if (r->mscale > 0 && r->mscale_all_dim > 0)
         return (r->mscale * grown + 1) / (r->mscale_all_dim * grown + 1);
     return grown + 1;
