@@ -275,13 +275,13 @@ static enum err bench_rows(const struct bench_run *run, struct operands *o)
     int64_t heads = (int64_t)m->n_heads * m->head_dim, kv = (int64_t)m->n_kv_heads * m->head_dim;
     struct norm_args norm = {o->x,   o->y,   o->norm, NULL,         n,
                              m->dim, m->dim, m->dim,  m->norm_kind, 1e-5f};
-    struct rope_args rope = {o->x,       o->angles,   o->angles,   o->positions, n,
-                             m->n_heads, m->head_dim, m->rope_dim, heads};
+    struct rope_args rope = {o->x, o->angles,  o->angles,   NULL,        o->positions,
+                             n,    m->n_heads, m->head_dim, m->rope_dim, heads};
     struct kv_layout codes;
     kv_layout_init(&codes, KV_Q4, m->n_kv_heads, m->head_dim);
     struct rotate_args rotate = {o->x, n, (int)heads, kv_rotation(&codes), heads};
     struct mix_args mix = {o->x, o->y, n, m->dim, m->dim, m->dim, 0.5f, 0.25f, 0};
-    struct gate_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn, ACT_SILU, 0};
+    struct gate_mul_args silu = {o->x, o->y, n, m->ffn, m->ffn, m->ffn, ACT_SILU, 0, {0}};
     struct kv_store_args store = {o->layout, o->prompt, o->k, o->v, kv, kv, 0, n};
     struct gather_args gather = {.dtype = DTYPE_BF16,
                                  .k = m->dim,

@@ -237,6 +237,34 @@ static inline float math_sink(const float *sinks, int head, float max)
     return sinks ? math_exp(sinks[head] - (max == -INFINITY ? 0.0f : max)) : 0.0f;
 }
 
+/* xIELU of Huang and Schlag (2024), beta 1/2: alpha[0] x^2 + x / 2 above 0, else alpha[1] (e^x - 1
+ * - x) + x / 2. Near 0 the bracket is a polynomial: e^x - 1 alone would round the square away. */
+#define MATH_XIELU_SMALL (-1.0f) // to 0
+#define MATH_XIELU_P0    0.5f    // 1 / 2! to 1 / 11!
+#define MATH_XIELU_P1    0x1.555556p-3f
+#define MATH_XIELU_P2    0x1.555556p-5f
+#define MATH_XIELU_P3    0x1.111112p-7f
+#define MATH_XIELU_P4    0x1.6c16c2p-10f
+#define MATH_XIELU_P5    0x1.a01a02p-13f
+#define MATH_XIELU_P6    0x1.a01a02p-16f
+#define MATH_XIELU_P7    0x1.71de3ap-19f
+#define MATH_XIELU_P8    0x1.27e4fcp-22f
+#define MATH_XIELU_P9    0x1.ae6456p-26f
+static inline float math_xielu(const float *alpha, float x)
+{
+    float p = fmaf(MATH_XIELU_P9, x, MATH_XIELU_P8);
+    p = fmaf(p, x, MATH_XIELU_P7);
+    p = fmaf(p, x, MATH_XIELU_P6);
+    p = fmaf(p, x, MATH_XIELU_P5);
+    p = fmaf(p, x, MATH_XIELU_P4);
+    p = fmaf(p, x, MATH_XIELU_P3);
+    p = fmaf(p, x, MATH_XIELU_P2);
+    p = fmaf(p, x, MATH_XIELU_P1);
+    p = fmaf(p, x, MATH_XIELU_P0);
+    float rest = x < MATH_XIELU_SMALL ? (math_exp(x) - 1.0f) - x : p * (x * x);
+    return 0.0f < x ? fmaf(alpha[0] * x, x, 0.5f * x) : fmaf(alpha[1], rest, 0.5f * x);
+}
+
 static inline float math_act(int act, float x)
 {
     switch (act) {

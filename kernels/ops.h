@@ -199,10 +199,12 @@ struct norm_args {
     float eps;
 };
 
-/* Rotates the leading rope_dim numbers of every head in place; pairs are (i, i + rope_dim / 2). */
+/* Rotates the leading rope_dim numbers of every head in place; pairs are (i, i + rope_dim / 2).
+ * Then multiplies all numbers of a row by its position's factor. */
 struct rope_args {
     float *x;               // [m, n_heads, head_dim], row stride x_stride
     const float *cos, *sin; // [positions, rope_dim / 2]
+    const float *factors;   // [positions] or NULL
     const int32_t *pos;     // [m] position of each row
     int m, n_heads, head_dim, rope_dim;
     int64_t x_stride;
@@ -224,14 +226,16 @@ static inline float rotate_scale(int block)
     return 1.0f / sqrtf((float)block);
 }
 
-/* gate = act(gate) * up; with a limit L > 0 act(min(gate, L)) * (max(-L, min(up, L)) + 1). */
+/* gate = act(gate) * up; with a limit L > 0 act(min(gate, L)) * (max(-L, min(up, L)) + 1). Without
+ * up: gate = xIELU(gate), math_xielu(). */
 struct gate_mul_args {
     float *gate;     // [m, n] in and out
-    const float *up; // [m, n]
+    const float *up; // [m, n] or NULL
     int m, n;
     int64_t gate_stride, up_stride;
-    int act;     // enum act_kind
-    float limit; // 0: none
+    int act;        // enum act_kind
+    float limit;    // 0: none
+    float alpha[2]; // of xIELU
 };
 
 /* x = a x + b y, then c tanh(x / c) if the cap c > 0: adds branches, scales embeddings and logits.
@@ -416,6 +420,7 @@ static inline float *prompt_span_scores(const struct attend_prompt_args *a,
  * same positions) and 3 rope_dim FLOPs. */
 struct slot_rope {
     const float *cos, *sin; // [positions, rope_dim / 2]; NULL: keys are stored rotated
+    const float *factors;   // [positions] of a rotated query, as in rope_args, or NULL
     int rope_dim;
     float scale; // factor by which cosines and sines are scaled
 };

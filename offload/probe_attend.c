@@ -402,7 +402,7 @@ static void norm_turn(void *ctx, int i)
                              .head_dim = HEAD_DIM,
                              .rope_dim = HEAD_DIM,
                              .x_stride = DIM};
-    struct gate_mul_args silu = {b->gate, b->up, TOKENS, FFN, FFN, FFN, ACT_SILU, 0};
+    struct gate_mul_args silu = {b->gate, b->up, TOKENS, FFN, FFN, FFN, ACT_SILU, 0, {0}};
     (void)i;
     ops_run_norm(b->ops, &norm);
     ops_run_rope(b->ops, &rope);

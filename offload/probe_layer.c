@@ -87,7 +87,7 @@ static void layer_turn(void *ctx, int i)
                              .rope_dim = l->rope_dim,
                              .x_stride = (int64_t)l->n_heads * l->head_dim};
     struct gate_mul_args silu = {b->gate,    b->up,      b->m,     l->ffn_dim,
-                                 l->ffn_dim, l->ffn_dim, ACT_SILU, 0};
+                                 l->ffn_dim, l->ffn_dim, ACT_SILU, 0, {0}};
     (void)i;
     ops_run_norm(b->ops, &norm);
     if (l->rope_dim > 0) {

@@ -109,6 +109,10 @@ static const char *check_ropes(const struct shape *s)
         return "rope_dim";
     if (!in_range(s->rope_long, 0, rope ? CONTEXT_MAX : 0))
         return "rope_long";
+    if (s->query_beta != 0 && (!is_factor(s->query_beta) || !rope))
+        return "query_beta";
+    if (!in_range(s->query_period, s->query_beta > 0, s->query_beta > 0 ? CONTEXT_MAX : 0))
+        return "query_period";
     for (int i = 0; i < s->n_layers; i++)
         if (s->layer_rope[i] > SHAPE_NO_ROPE)
             return "layer_rope";
@@ -166,14 +170,19 @@ const char *shape_check(const struct shape *s)
         return bad;
     if (!in_range(s->norm, NORM_RMS, NORM_LAYER))
         return "norm";
+    if (!in_range(s->bare_norm, 0, s->norm == NORM_LAYER))
+        return "bare_norm";
     if (!in_range(s->norm_place, NORM_BEFORE, NORM_AROUND))
         return "norm_place";
     if (!in_range(s->final_norm, 0, 1))
         return "final_norm";
     if (!(s->norm_eps >= 0 && s->norm_eps < 1))
         return "norm_eps";
-    if (!in_range(s->act, ACT_RELU, ACT_GELU_QUICK))
+    if (!in_range(s->act, ACT_RELU, ACT_XIELU) || (s->act == ACT_XIELU && s->gated))
         return "act";
+    for (int i = 0; i < 2 * s->n_layers && s->act == ACT_XIELU; i++)
+        if (!is_factor(s->layer_alpha[i / 2][i % 2]))
+            return "layer_alpha";
     if (s->act_limit != 0 && (!is_factor(s->act_limit) || !s->gated))
         return "act_limit";
     if (!in_range(s->gated, 0, 1))

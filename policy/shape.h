@@ -11,8 +11,8 @@ extern "C" {
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
 /* ACT_GELU uses erf, ACT_GELU_TANH uses tanh (they differ by up to 5e-4), ACT_GELU_QUICK is x / (1
- * + exp(-1.702 x)) (differs by up to 0.02). */
-enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU, ACT_GELU_QUICK };
+ * + exp(-1.702 x)) (differs by up to 0.02). ACT_XIELU has two learned numbers per layer. */
+enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU, ACT_GELU_QUICK, ACT_XIELU };
 enum position_kind { POSITION_ROPE, POSITION_LEARNED };
 /* Where a layer's norms are: before attention and MLP; after the residual sums (opt-350m); after
  * attention and MLP, before the sums (olmo2); before and after attention and MLP (gemma2). */
@@ -53,6 +53,7 @@ struct shape {
     int context;     // longest sequence the model was made for, tokens
     int embed_dim;   // width of embedding rows; != dim only with project_in/out (opt-350m)
     int norm;        // enum norm_kind
+    int bare_norm;   // 1: LayerNorms have no bias
     int norm_place;  // enum norm_place
     int final_norm;  // 1: a norm precedes the head
     float norm_eps;
@@ -83,10 +84,14 @@ struct shape {
     int position_offset; // added to a position before the learned table is read (opt: 2)
     int rope_dim;        // leading dimensions of a head that are rotated (even); 0 without RoPE
     struct shape_rope ropes[SHAPE_ROPES];
+    float query_beta; // q of position p is multiplied by 1 + query_beta ln(1 + floor(p /
+                      // query_period)) in layers with RoPE (0: by 1)
+    int query_period; // 0 without query_beta
     int rope_long; // rows that may get longer than this use ropes[1] instead of ropes[0]; 0: none
     uint8_t layer_rope[SHAPE_LAYERS_MAX];   // per layer: 0, 1 or SHAPE_NO_ROPE
     uint8_t layer_dense[SHAPE_LAYERS_MAX];  // 1: one MLP where other layers have experts
     int32_t layer_window[SHAPE_LAYERS_MAX]; // tokens that a query sees, itself included; 0: all
+    float layer_alpha[SHAPE_LAYERS_MAX][2]; // of ACT_XIELU: above 0, below
 };
 
 /* attn_scale, or 1 / sqrt(head_dim) if that is 0. */

@@ -38,7 +38,8 @@ static float attend_cap;             // of every call; 0: none
 static const float *attend_sinks;    // [n_heads]; NULL: none
 static struct slot_rope attend_rope; // without tables q and k come rotated
 
-/* Of real angles, times `scale`, for so many positions; to be taken down by angles_free(). */
+/* Of real angles, times `scale`, for so many positions; queries have factors if it is 1. To be
+ * taken down by angles_free(). */
 static inline struct slot_rope angles_make(int rope_dim, int n, float scale)
 {
     const int half = rope_dim / 2;
@@ -48,13 +49,18 @@ static inline struct slot_rope angles_make(int rope_dim, int n, float scale)
         c[i] = scale * (float)cos(angle);
         s[i] = scale * (float)sin(angle);
     }
-    return (struct slot_rope){.cos = c, .sin = s, .rope_dim = rope_dim, .scale = scale};
+    float *factors = scale == 1 ? take((int64_t)n * 4) : NULL;
+    for (int i = 0; i < n && factors; i++)
+        factors[i] = 1 + 0.125f * (float)(i / 3 % 5);
+    return (struct slot_rope){
+        .cos = c, .sin = s, .factors = factors, .rope_dim = rope_dim, .scale = scale};
 }
 
 static inline void angles_free(struct slot_rope *rope)
 {
     free((void *)(uintptr_t)rope->cos);
     free((void *)(uintptr_t)rope->sin);
+    free((void *)(uintptr_t)rope->factors);
     *rope = (struct slot_rope){0};
 }
 

@@ -65,6 +65,7 @@ static void tokens_turn(const struct model *m, struct tokens *t, int first,
         struct rope_args a = {.x = t->q + pos * t->q_stride,
                               .cos = rope->cos,
                               .sin = rope->sin,
+                              .factors = rope->factors,
                               .pos = &pos,
                               .m = 1,
                               .n_heads = m->n_heads,
@@ -72,6 +73,7 @@ static void tokens_turn(const struct model *m, struct tokens *t, int first,
                               .rope_dim = rope->rope_dim};
         ops_run_rope(&ops, &a);
         a.x = t->k + pos * t->kv_stride;
+        a.factors = NULL;
         a.n_heads = m->n_kv_heads;
         ops_run_rope(&ops, &a);
     }

@@ -294,7 +294,8 @@ static void rows_sum_in_lanes(void **state)
                                      .eps = 1e-5f};
             ops_run_norm(ops, &norm);
             ops_run_gate_mul(ops, &(struct gate_mul_args){.gate = y[j],
-                                                          .up = w,
+                                                          .up = i & 1 ? w : NULL,
+                                                          .alpha = {0.6f, 1.4f},
                                                           .m = m,
                                                           .n = n,
                                                           .gate_stride = stride,
@@ -312,6 +313,7 @@ static void rows_sum_in_lanes(void **state)
             ops_run_rope(ops, &(struct rope_args){.x = y[j],
                                                   .cos = w,
                                                   .sin = w + 5,
+                                                  .factors = i & 2 ? w + 1 : NULL,
                                                   .pos = pos,
                                                   .m = m,
                                                   .n_heads = 1,

@@ -19,10 +19,12 @@ struct fake {
     char names[FAKE_MAX][160];
     int n_tensors;
     const float *rope_freqs; // bytes of rope_freqs.weight
+    const float *numbers;    // of the tensors *.act_fn.*, in their order
     const char *types[8];    // layer_types
     int n_types;
-    int64_t ints[8]; // mlp_only_layers
+    int64_t ints[8];
     int n_ints;
+    const char *ints_key;   // NULL: "mlp_only_layers"
     const char *class_name; // architectures
 };
 
@@ -119,7 +121,7 @@ enum err source_int_list(const struct source *s, const char *key, int64_t min, i
 {
     (void)s;
     *n = *found = 0;
-    if (strcmp(key, "mlp_only_layers") != 0 || fake.n_ints == 0)
+    if (strcmp(key, fake.ints_key ? fake.ints_key : "mlp_only_layers") != 0 || fake.n_ints == 0)
         return OK;
     for (int i = 0; i < fake.n_ints; i++) {
         if (i == capacity || fake.ints[i] < min || fake.ints[i] > max)
@@ -187,6 +189,13 @@ enum err source_read(const struct source *s, const struct source_tensor *t, int6
     (void)s;
     if (t->dtype == N_DTYPES)
         return fail(ERR_INPUT, "fake: tensor %s: format not supported", t->name);
+    if (strstr(t->name, ".act_fn.")) {
+        int at = 0;
+        for (int i = 0; &fake.tensors[i] != t; i++)
+            at += strstr(fake.tensors[i].name, ".act_fn.") != NULL;
+        memcpy(buf, fake.numbers + at, (size_t)n_bytes);
+        return OK;
+    }
     assert_string_equal(t->name, "rope_freqs.weight");
     assert_true(offset == 0 && n_bytes <= t->n_bytes);
     memcpy(buf, fake.rope_freqs, (size_t)n_bytes);

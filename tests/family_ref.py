@@ -27,6 +27,11 @@ CHOICE_BIASES = ("mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_c
 SLOPES = {True: 1 / 10, False: 1 / 20}  # of logistics and of a softmax by logits, as goldens/routes.py has them
 
 
+APERTUS_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192}
+OF_BRANCHES = ("olmo2", "olmo3", "exaone4")  # norms only of what attention and MLP add
+
+
 def cut(x, sizes):
     return np.split(x, np.cumsum(sizes)[:-1], axis=-1)
 
@@ -35,6 +40,8 @@ class Family:
     """hidden states [n, dim]; q, k, v [n, heads, head_dim]."""
 
     def __init__(self, config, tensors):
+        if config["model_type"] == "apertus" and not config.get("rope_scaling") and not config.get("rope_parameters"):
+            config = {**config, "rope_theta": 12e6, "rope_scaling": APERTUS_ROPE}
         self.c, self.w, self.kind = config, tensors, config["model_type"]
         c = config
         self.dim = c.get("hidden_size", c.get("n_embd"))
@@ -69,7 +76,8 @@ class Family:
         self.turned = int(self.head_dim * partial)
         base = rope["rope_theta"] ** (np.arange(0, self.turned, 2) / self.turned)
         self.freq, self.long_freq, self.rope_scale, self.long_from = 1 / base, None, 1.0, math.inf
-        local = (c.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta", c.get("rope_local_base_freq", 1e4))
+        usual = c.get("rope_local_base_freq", 5e5 if self.kind == "olmo3" else 1e4)
+        local = (c.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta", usual)
         self.local_freq = local ** -(np.arange(0, self.turned, 2) / self.turned)
         if kind == "linear":
             self.freq = self.freq / rope["factor"]
@@ -101,17 +109,18 @@ class Family:
             self.rope_scale = (rope["mscale"] * grown + 1) / (rope["mscale_all_dim"] * grown + 1)
 
     def is_local(self, layer):
-        if self.kind not in ("gemma2", "gemma3_text"):
+        every = {"gemma2": 2, "gemma3_text": 6, "olmo3": 4, "exaone4": 4, "cohere2": 4}.get(self.kind)
+        if every is None:
             return False
-        types, pattern = self.c.get("layer_types"), self.c.get("sliding_window_pattern", 6) if self.kind == "gemma3_text" else 2
-        return types[layer] == "sliding_attention" if types else (layer + 1) % pattern != 0
+        types, every = self.c.get("layer_types"), self.c.get("sliding_window_pattern", every)
+        return types[layer] == "sliding_attention" if types else (layer + 1) % every != 0
 
     def has_window(self, layer):
         c = self.c
         if self.kind == "gpt_oss":
             types = c.get("layer_types")
             return types[layer] == "sliding_attention" if types else layer % 2 == 0
-        if self.kind in ("mistral", "mixtral", "phi3") or self.is_local(layer):
+        if self.kind in ("mistral", "ministral3", "mixtral", "phi3") or self.is_local(layer):
             return True
         if self.kind == "smollm3":
             return c.get("use_sliding_window") and not self.turns(layer)
@@ -136,20 +145,32 @@ class Family:
         if self.kind == "smollm3":
             listed = c.get("no_rope_layers")
             return listed[layer] == 1 if listed else (layer + 1) % c.get("no_rope_layer_interval", 4) != 0
-        return True
+        if self.kind == "exaone4":
+            return c["sliding_window"] is None or self.is_local(layer)
+        return self.kind != "cohere2" or self.is_local(layer)
 
     def rotate(self, x, pos, layer, n_tokens):
         if not self.turns(layer):
             return x
         freq = self.long_freq if n_tokens > self.long_from else self.freq
-        freq = self.local_freq if self.kind == "gemma3_text" and self.is_local(layer) else freq
+        scale = self.rope_scale
+        if self.kind in ("gemma3_text", "olmo3") and self.is_local(layer):
+            freq, scale = self.local_freq, 1.0
         angle = np.outer(pos, freq)[:, None]
-        cos, sin = np.cos(angle) * self.rope_scale, np.sin(angle) * self.rope_scale
-        if self.kind == "ernie4_5_moe":  # neighbours
+        cos, sin = np.cos(angle) * scale, np.sin(angle) * scale
+        if self.kind.startswith(("cohere", "ernie")):  # neighbours turn
             a, b = x[..., ::2], x[..., 1::2]
             return np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)
         a, b, rest = cut(x, (self.turned // 2, self.turned // 2, x.shape[-1] - self.turned))
         return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
+
+    def grown(self, q, pos):
+        """Queries of ministral3 by their positions."""
+        rope = self.c.get("rope_parameters") or self.c.get("rope_scaling") or {}
+        if self.kind != "ministral3":
+            return q
+        steps = np.asarray(pos) // rope["original_max_position_embeddings"]
+        return q * (1 + rope["llama_4_scaling_beta"] * np.log(1 + steps))[:, None, None]
 
     def sinks(self, layer):
         """Of every query head a logit without a value, or None."""
@@ -162,7 +183,8 @@ class Family:
         self.p = {"gpt_neox": "gpt_neox.layers.{}.", "gpt2": "transformer.h.{}."}.get(kind, "model.layers.{}.")
         self.embedding = {"gpt_neox": "gpt_neox.embed_in", "gpt2": "transformer.wte"}.get(kind, "model.embed_tokens")
         self.last_norm = {"gpt_neox": "gpt_neox.final_layer_norm", "gpt2": "transformer.ln_f"}.get(kind, "model.norm")
-        self.norm1, self.norm2 = {"gpt2": ("ln_1", "ln_2")}.get(kind, ("input_layernorm", "post_attention_layernorm"))
+        own = {"gpt2": ("ln_1", "ln_2"), "apertus": ("attention_layernorm", "feedforward_layernorm")}
+        self.norm1, self.norm2 = own.get(kind, ("input_layernorm", "post_attention_layernorm"))
         self.o = {"gpt_neox": "attention.dense", "gpt2": "attn.c_proj"}.get(kind, "self_attn.o_proj")
 
     def linear(self, name, x):
@@ -180,6 +202,8 @@ class Family:
 
     def norm(self, name, x):
         weight = self.w[name + ".weight"]
+        if self.kind.startswith("cohere"):
+            return self.layer_norm(x, weight)
         if self.kind in ("gpt_neox", "gpt2", "stablelm"):
             return self.layer_norm(x, weight, self.w[name + ".bias"])
         return self.rms_norm(x, weight + self.plus)
@@ -202,12 +226,14 @@ class Family:
             parts = cut(self.linear(p + fused, x), (q, kv, kv))
         else:
             parts = [self.linear(f"{p}self_attn.{name}_proj", x) for name in "qkv"]
-        if self.kind in ("olmo2", "olmoe", "minimax_m2"):
+        if self.kind in ("olmo2", "olmo3", "olmoe", "minimax_m2"):
             parts[:2] = [self.rms_norm(y, self.w[f"{p}self_attn.{name}_norm.weight"]) for name, y in zip("qk", parts)]
         return [y.reshape(n, -1, self.head_dim) for y in parts]
 
     def qk_norms(self, p, x, name):
-        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text", "dots1") or self.c.get("use_qk_norm"):
+        if self.kind == "cohere" and self.c.get("use_qk_norm"):
+            return self.layer_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"])
+        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text", "exaone4", "apertus", "dots1") or self.c.get("use_qk_norm"):
             return self.rms_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"] + self.plus)
         if self.kind == "stablelm" and self.c.get("qk_layernorm"):
             weights = [self.w[f"{p}self_attn.{name}_layernorm.norms.{h}.weight"] for h in range(x.shape[1])]
@@ -216,10 +242,10 @@ class Family:
 
     def qkv(self, layer, h, pos, n_tokens):
         p = self.p.format(layer)
-        x = h if self.kind == "olmo2" else self.norm(p + self.norm1, h)
+        x = h if self.kind in OF_BRANCHES else self.norm(p + self.norm1, h)
         q, k, v = self.projections(p, x)
         q, k = self.qk_norms(p, q, "q"), self.qk_norms(p, k, "k")
-        return self.rotate(q, pos, layer, n_tokens), self.rotate(k, pos, layer, n_tokens), v
+        return self.grown(self.rotate(q, pos, layer, n_tokens), pos), self.rotate(k, pos, layer, n_tokens), v
 
     def clamped(self, x):
         """Gates and ups of gpt_oss, which stand in turn."""
@@ -279,6 +305,10 @@ class Family:
             out[rows] += share[rows, rank, None] * self.expert(p, e, x[rows])
         return out + self.shared(p, x)
 
+    def xielu(self, p, x):
+        above, below = (np.log1p(np.exp(self.w[f"{p}mlp.act_fn.alpha_{name}"])) for name in "pn")
+        return np.where(x > 0, above * x * x, (0.5 + below) * (np.expm1(np.minimum(x, 0)) - x)) + 0.5 * x
+
     def gated(self, p, x):
         return self.linear(p + "down_proj", self.act(self.linear(p + "gate_proj", x)) * self.linear(p + "up_proj", x))
 
@@ -299,6 +329,8 @@ class Family:
                 return self.experts(p, p + router, x)
         if self.kind == "gpt_neox":
             return self.linear(p + "mlp.dense_4h_to_h", self.act(self.linear(p + "mlp.dense_h_to_4h", x)))
+        if self.kind == "apertus":
+            return self.linear(p + "mlp.down_proj", self.xielu(p, self.linear(p + "mlp.up_proj", x)))
         if self.kind == "gpt2":
             return self.linear(p + "mlp.c_proj", self.act(self.linear(p + "mlp.c_fc", x)))
         if self.kind == "phi3":
@@ -313,9 +345,11 @@ class Family:
             h = h + self.norm(p + "post_attention_layernorm", a)
             x = self.mlp(p, self.norm(p + "pre_feedforward_layernorm", h))
             return h + self.norm(p + "post_feedforward_layernorm", x)
-        if kind == "olmo2":
+        if kind in OF_BRANCHES:
             h = h + self.norm(p + "post_attention_layernorm", a)
             return h + self.norm(p + "post_feedforward_layernorm", self.mlp(p, h))
+        if kind.startswith("cohere"):
+            return h + a + self.mlp(p, self.norm(p + self.norm1, h))
         if kind in ("gpt_neox", "stablelm") and self.c.get("use_parallel_residual", kind == "gpt_neox"):
             return h + a + self.mlp(p, self.norm(p + (self.norm1 if kind == "stablelm" else self.norm2), h))
         scale = self.c.get("residual_multiplier", 1.0)
@@ -325,7 +359,8 @@ class Family:
     def logits(self, h):
         tied = self.c.get("tie_word_embeddings", self.kind == "gpt2")
         head = self.w[self.embedding + ".weight"] if tied else self.w.get("lm_head.weight", self.w.get("embed_out.weight"))
-        logits = self.norm(self.last_norm, h) @ head.T / self.c.get("logits_scaling", 1.0)
+        scale = self.c.get("logit_scale", 0.0625) if self.kind.startswith("cohere") else 1 / self.c.get("logits_scaling", 1.0)
+        logits = self.norm(self.last_norm, h) @ head.T * scale
         return logits if self.logit_cap is None else self.logit_cap * np.tanh(logits / self.logit_cap)
 
 
@@ -344,10 +379,14 @@ def text_model(config, tensors):
     """Of a model that has a vision tower too: what its file leaves out is as in the smallest of them."""
     if "text_config" not in config:
         return config, tensors
+    starts = ("language_model.model.", "model.language_model.", "language_model.", "")
+    if config["model_type"] == "mistral3":
+        names = {name: next(s for s in starts if name.startswith(s)) for name in tensors}
+        heads = {"language_model.": "", "": ""}
+        return config["text_config"], {heads.get(s, "model.") + name[len(s) :]: tensors[name] for name, s in names.items()}
     usual = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
              "rope_theta": 1e6, "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
-    starts = ("language_model.model.", "model.language_model.")
-    texts = {name: next((s for s in starts if name.startswith(s)), None) for name in tensors}
+    texts = {name: next((s for s in starts[:2] if name.startswith(s)), None) for name in tensors}
     return {**usual, **config["text_config"]}, {"model." + name[len(s) :]: tensors[name] for name, s in texts.items() if s}
 
 

@@ -292,10 +292,6 @@ static void test_windows(void **state)
     assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
     fake.types[1] = "chunked_attention";
     expect_bad("layer_types: unsupported: chunked_attention in layer 1");
-    llama_gguf();
-    set_int("llama.attention.sliding_window", 100);
-    expect_good();
-    assert_int_equal(model.shape.layer_window[1], 100);
     qwen2_hf();
     set_int("sliding_window", 64);
     set_flag("use_sliding_window", 1);
@@ -312,6 +308,27 @@ static void test_windows(void **state)
     set_flag("use_sliding_window", 1);
     expect_good();
     assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
+}
+
+static void test_gguf_windows(void **state)
+{
+    (void)state;
+    llama_gguf();
+    set_int("llama.attention.sliding_window", 100);
+    expect_good();
+    assert_int_equal(model.shape.layer_window[1], 100);
+    fake.ints_key = "llama.attention.sliding_window_pattern";
+    fake.ints[0] = 2; // every second layer has none
+    fake.n_ints = 1;
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 100 && model.shape.layer_window[1] == 0);
+    fake.ints[0] = 0; // a flag per layer
+    fake.ints[1] = 1;
+    fake.n_ints = 2;
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 100);
+    fake.n_ints = 3;
+    expect_bad("llama.attention.sliding_window_pattern: has 3 entries, expected 2");
 }
 
 /* What would be computed in another way than the model means is refused by its name. */
@@ -421,9 +438,9 @@ static void test_vision(void **state)
     expect_bad("text_config.hidden_size: missing");
     unset("text_config.sliding_window");
     expect_bad("text_config.sliding_window: missing");
-    llama_hf("mistral3");
+    llama_hf("mistral7");
     set_int("text_config.hidden_size", DIM);
-    expect_bad("unsupported architecture mistral3 (supported: llama, mistral, qwen2, qwen3, ");
+    expect_bad("unsupported architecture mistral7 (supported: llama, mistral, qwen2, qwen3, ");
 }
 
 /* Fused tensors: which row of the file is whose. */
@@ -767,15 +784,15 @@ static void test_opt_350m(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama_hf),     cmocka_unit_test(test_own_code),
-        cmocka_unit_test(test_llama_tied),   cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_windows),      cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_cuts),         cmocka_unit_test(test_bad_numbers),
-        cmocka_unit_test(test_heads),        cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_scaling_hf),   cmocka_unit_test(test_llama_gguf),
-        cmocka_unit_test(test_scaling_gguf), cmocka_unit_test(test_paired_rows),
-        cmocka_unit_test(test_opt),          cmocka_unit_test(test_opt_350m),
-        cmocka_unit_test(test_vision),
+        cmocka_unit_test(test_llama_hf),    cmocka_unit_test(test_own_code),
+        cmocka_unit_test(test_llama_tied),  cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_windows),     cmocka_unit_test(test_gguf_windows),
+        cmocka_unit_test(test_strangers),   cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_bad_numbers), cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_tensors),     cmocka_unit_test(test_scaling_hf),
+        cmocka_unit_test(test_llama_gguf),  cmocka_unit_test(test_scaling_gguf),
+        cmocka_unit_test(test_paired_rows), cmocka_unit_test(test_opt),
+        cmocka_unit_test(test_opt_350m),    cmocka_unit_test(test_vision),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

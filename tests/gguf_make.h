@@ -169,7 +169,7 @@ static inline struct gguf *expect_ok(void)
 /* Every kind of value, an array of each of three kinds, three tensors. */
 static inline void make_good(uint32_t version)
 {
-    start(3, 17);
+    start(3, 18);
     memcpy(made + 4, &version, 4);
     key_str("general.architecture", "llama");
     key_u32("general.alignment", 64);
@@ -204,6 +204,9 @@ static inline void make_good(uint32_t version)
     for (int i = 0; i < 3; i++)
         put_u32((uint32_t)(i - 1));
     key_array("v.none", U8, 0);
+    key_array("v.flags", BOOL, 3);
+    for (uint8_t i = 0; i < 3; i++)
+        put_u8(i);
     tensor("token_embd.weight", 32, 3, 3, 0); // q4_1: 3 rows of 20 bytes
     tensor("norm", 5, 0, 0, 64);
     tensor("last", 2, 1, 1, 128);

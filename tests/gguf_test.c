@@ -85,6 +85,32 @@ static void arrays_check(const struct gguf *g)
     assert_int_equal(found, 0);
 }
 
+static void lists_check(const struct gguf *g)
+{
+    int64_t x[3], n;
+    double f[3];
+    int found;
+    assert_int_equal(gguf_int_list(g, "v.flags", 0, 1, x, 3, &n, &found), OK);
+    assert_true(n == 3 && x[0] == 0 && x[1] == 1 && x[2] == 1);
+    assert_int_equal(gguf_int_list(g, "tokenizer.ggml.token_type", -1, 9, x, 3, &n, &found), OK);
+    assert_true(n == 3 && x[0] == -1 && x[2] == 1);
+    assert_int_equal(gguf_int_list(g, "tokenizer.ggml.token_type", 0, 9, x, 3, &n, &found),
+                     ERR_INPUT);
+    message_check("key \"tokenizer.ggml.token_type\": entry 0 is no integer in [0, 9]", "");
+    assert_int_equal(gguf_int_list(g, "tokenizer.ggml.scores", 0, 9, x, 3, &n, &found), ERR_INPUT);
+    message_check("key \"tokenizer.ggml.scores\": entry 1 is no integer in [0, 9]", "");
+    assert_int_equal(gguf_float_list(g, "tokenizer.ggml.scores", f, 3, &n, &found), OK);
+    assert_true(n == 3 && f[1] == 0.5);
+    assert_int_equal(gguf_float_list(g, "tokenizer.ggml.scores", f, 2, &n, &found), ERR_INPUT);
+    message_check("3 entries, at most 2 are supported", "");
+    assert_int_equal(gguf_float_list(g, "v.f64", f, 3, &n, &found), OK); // a list of one
+    assert_true(n == 1 && f[0] == 1e300);
+    assert_int_equal(gguf_float_list(g, "tokenizer.ggml.tokens", f, 3, &n, &found), ERR_INPUT);
+    message_check("key \"tokenizer.ggml.tokens\": expected numbers, is array of str", "");
+    assert_int_equal(gguf_float_list(g, "absent", f, 3, &n, &found), OK);
+    assert_true(n == 0 && found == 0);
+}
+
 static void test_good_file(void **state)
 {
     (void)state;
@@ -95,6 +121,7 @@ static void test_good_file(void **state)
         uint8_t bytes[60];
         scalars_check(g);
         arrays_check(g);
+        lists_check(g);
         const struct source_tensor *t = gguf_tensors(g, &n);
         assert_int_equal(n, 3);
         assert_string_equal(t->name, "token_embd.weight");

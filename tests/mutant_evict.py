@@ -118,9 +118,13 @@ fault("scaled angles are turned back unscaled", "kernels/cpu/slots.c", "const fl
 fault("forced tokens come rotated as well", "engine/line/layer_decode.c", "if (cuts[i].span->kind == SPAN_PROMPT)\n            rope_rows",
       "if (cuts[i].n > 0)\n            rope_rows", ROLLING)
 fault("the second table of angles is the first", "engine/line/layer_decode.c",
-      "const int64_t at = s->layer_rope[layer] * w->rope_rows * (s->rope_dim / 2);", "const int64_t at = 0;", ROLLING)
+      "table = s->layer_rope[layer] * w->rope_rows, at", "table = 0, at", ROLLING)
+fault("queries that positions as ranks turn do not grow", "engine/line/layer_decode.c",
+      "w->slot_factors ? w->slot_factors + table : NULL", "NULL", ROLLING)
+fault("queries grow by the rank before theirs", "kernels/cpu/attend_forced_split.inc",
+      "a->rope.factors[u->n_live]", "a->rope.factors[u->n_live > 0 ? u->n_live - 1 : 0]", RANK)
 fault("rows that attend apart have no angles", "engine/line/layer.c",
-      "w->slot_cos && row < all;", "w->slot_cos == w->sin && row < all;", ROLLING)
+      "tables[t] && row < all;", "tables[t] == w->sin && row < all;", ROLLING)
 fault("rows end at the context whatever their positions", "engine/job/request.c",
       "return max_i64(f->defaults->context, f->defaults->tokens_max);", "return f->defaults->context;", ROLLING)
 fault("a fraction of the tokens may exceed the context", "policy/evict.c", "floor(((double)context - 1) / budget)",

@@ -304,9 +304,11 @@ fault("sinks do not go to where attention runs apart", "engine/line/layer_decode
       "        (void)x;\n", "line_device_test")
 fault("a cap that is null is the usual one", "engine/model/families/family_gemma2.c",
       "double value = source_null(s, key) ? 0 : (double)*cap;", "double value = (double)*cap;", GEMMA2)
-fault("gemma2's windows are in the other layers", "engine/model/families/family_gemma2.c",
-      "strcmp(types[i], \"sliding_attention\") == 0 : i % 2 == 0,", "strcmp(types[i], \"sliding_attention\") == 0 : i % 2 == 1,",
-      GEMMA2)
+fault("windows are in the other layers", "engine/model/families/family.c",
+      "(i + 1) % every != 0 ? window : 0;", "i % every != 0 ? window : 0;", GEMMA2)
+fault("a GGUF file says nothing of a layer's window", "engine/model/families/family_llama.c",
+      "        shape->layer_window[i] = has[i] ? (int)window : 0;\n    return OK;", "        (void)has[i];\n    return OK;",
+      "family_test")
 
 # ---- attention, numbers
 

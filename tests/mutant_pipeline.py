@@ -10,6 +10,7 @@ fault("--pipeline: tokens of an earlier run stay on rank 0", "engine/job/job_fol
 fault("--pipeline: a complete job is run again", "engine/job/job_follow.c", "!job->complete && job->rows[k].state", "job->rows[k].state", TEST + "ranks")
 fault("--pipeline: each rank has batches of its own", PIPELINE, "    if (ranks->batch > 0) {\n        wish->batch", "    if (0) {\n        wish->batch", TEST + "placements", TEST + "ranks")
 fault("--pipeline: windows stay with the first layers", "engine/model/model.c", "    memmove(s->layer_window, s->layer_window + from, (size_t)n * sizeof *s->layer_window);\n", "", TEST + "policies")
+fault("--pipeline: xIELU's numbers stay with the first layers", "engine/model/model.c", "    memmove(s->layer_alpha, s->layer_alpha + from, (size_t)n * sizeof *s->layer_alpha);\n", "", TEST + "policies")
 fault("--pipeline: budgets of layers stay with the first layers", PIPELINE, "r->kinds[i].layer + from,", "r->kinds[i].layer,", TEST + "policies")
 fault("--pipeline: a rank with other flags takes part", PIPELINE, "    if (*a == *b)\n        return OK;\n", "    return OK;\n", TEST + "refusals")
 fault("a pass of a pipeline takes all groups", "policy/walk.h", "order->groups > 1 ? (int)(pass % order->groups) * order->batches : 0;", "0;", "walk_test")

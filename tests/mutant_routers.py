@@ -17,7 +17,7 @@ fault("routers: one group is a group", LLAMA, "if (shape->n_groups == 1)", "if (
 fault("routers: norm_topk_prob is not read", LLAMA, "(!shape->route_alone || (d->router & ROUTER_KEYS))", "!shape->route_alone", TEST)
 fault("routers: GGUF's weights always sum up to 1", LLAMA, 'TRY(family_flag(s, name, ".expert_weights_norm", &shape->route_alone));', ";", "family_golden.py --only glm4_moe-groups")
 fault("routers: groups need not have the experts of a token", "policy/shape.c", "s->n_groups_used * (s->n_experts / s->n_groups) >= s->n_experts_used", "s->n_groups_used > 0", "family_experts_test")
-fault("ernie: q and k rotate halves", "engine/model/families/family_ernie4_5_moe.c", ".paired = 1", ".paired = 0", "family_golden.py --only ernie4_5_moe-plain")
+fault("ernie: q and k rotate halves", "engine/model/families/family_ernie4_5_moe.c", "m->paired_rows = 1;", "m->paired_rows = s->kind == SOURCE_GGUF;", "family_golden.py --only ernie4_5_moe-plain")
 fault("ernie: a bias of one group is refused", FAMILY, "if (role == ROLE_CHOICE_B && t->n_dims == 2 && dims[0] == 1)", "if (0)", "family_golden.py --only ernie4_5_moe-plain")
 fault("minimax_m2: all of a head is rotated", "engine/model/families/family_minimax_m2.c", ".partial = (double)rotated / (double)head_dim", ".partial = 1", "family_golden.py --only minimax_m2-plain")
 fault("glm4_moe: all of a head is rotated", "engine/model/families/family_glm4_moe.c", ".partial = solar ? 1 : 0.5", ".partial = 1", TEST)

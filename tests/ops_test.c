@@ -333,6 +333,8 @@ static void rows_check(int m, int n, int kind)
                 .up = w, .m = m, .n = n, .gate_stride = stride, .act = act, .limit = limit};
             sets_check("gate_mul", run_gate_mul, &g, x, m * stride, pool, 1e-5);
         }
+    struct gate_mul_args xielu = {.m = m, .n = n, .gate_stride = stride, .alpha = {0.007f, 0.12f}};
+    sets_check("xielu", run_gate_mul, &xielu, x, m * stride, pool, 1e-5);
     for (int i = 0; i < 8; i++) {
         struct mix_args mix = {.y = i & 1 ? w : NULL,
                                .m = m,
@@ -401,6 +403,7 @@ static void rope_check(int m, int n_heads, int head_dim, int rope_dim)
     int32_t *pos = take(m * 4);
     for (int i = 0; i < m; i++)
         pos[i] = (i * 7 + 3) % m; // rows of a batch come in any order
+    float *factors = noise_array(22, m, 3);
     struct rope_args a = {.cos = c,
                           .sin = s,
                           .pos = pos,
@@ -410,6 +413,9 @@ static void rope_check(int m, int n_heads, int head_dim, int rope_dim)
                           .rope_dim = rope_dim,
                           .x_stride = stride};
     sets_check("rope", run_rope, &a, x, m * stride, NULL, 1e-6);
+    a.factors = factors;
+    sets_check("rope and factors", run_rope, &a, x, m * stride, NULL, 1e-6);
+    free(factors);
     free(pos);
     free(s);
     free(c);

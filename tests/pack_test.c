@@ -136,6 +136,8 @@ static struct shape llama_shape(void)
                       .sinks = 1,
                       .position = POSITION_ROPE,
                       .rope_dim = 24,
+                      .query_beta = 0.25f,
+                      .query_period = 16,
                       .layer_rope = {0, SHAPE_NO_ROPE}};
     s.ropes[0].scale = 1.25f;
     for (int i = 0; i < 12; i++)
@@ -159,7 +161,8 @@ static struct shape opt_shape(void)
                           .norm = NORM_LAYER,
                           .norm_place = NORM_AFTER_SUM,
                           .norm_eps = 1e-5f,
-                          .act = ACT_RELU,
+                          .act = ACT_XIELU,
+                          .layer_alpha = {{1, 2}, {0.5f, 1.5f}, {3, 0.75f}},
                           .embed_scale = 1,
                           .branch_scale = 1,
                           .logit_scale = 1,

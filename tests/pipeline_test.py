@@ -15,6 +15,9 @@ import time
 from trial import (ALL_ON_DISK, H2O, HERE, MODEL, ON_DISK, OSS, TWO_KINDS, Journal, Tally, difference, job_rows, pick, read,
                    run_parts, with_faults)
 
+sys.path.insert(0, os.path.join(HERE, "goldens"))
+import families
+
 SIM = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/sim_device.so")
 # Ranks are more than cores here, and they may be root's; none is bound, so that the ranks share the threads.
 ENV = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
@@ -99,6 +102,9 @@ def policies(tally, place, a):
         rows = job_rows(12, 5)
         rows[0]["prompt_token_ids"] = list(range(3, 203))  # longer than the windows of every other layer
         Pipeline(tally, place, rows).run(name, 3, *pick((), ("--weights-resident", "0")))
+    place.model = os.path.join(place.folder, "apertus")  # an activation of each layer's own
+    families.write_hf(place.model, "apertus-gqa", families.stored()["apertus-gqa"]["tensors"], "f32")
+    Pipeline(tally, place, job_rows(8, 9, families.VOCAB)).run("apertus", 3)
     place.model = place.write("tiny.cfg", MODEL.encode())
     scores = [{"context_ids": row["prompt_token_ids"], "continuation_ids": [5, 6, 7 + i]} for i, row in enumerate(job_rows(12, 6))]
     Pipeline(tally, place, scores, kind="score").run("scores", 2)

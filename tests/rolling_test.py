@@ -140,7 +140,7 @@ def placements(tally, bed, _):
 def kinds_of_layers(tally, bed, _):
     """Windows, sinks, scaled, partial and two tables of angles: as by true positions while nothing goes but out of a window."""
     stored = families.stored()
-    for spec in ("gpt_oss-plain", "gemma3-types", "gemma3-pattern", "gpt_neox-parallel", "phi3-window"):
+    for spec in ("gpt_oss-plain", "gemma3-types", "gemma3-pattern", "gpt_neox-parallel", "phi3-window", "ministral3-plain"):
         path = bed.place.at(spec)
         families.write_hf(path, spec, stored[spec]["tensors"], "f32")
         rows = [score_row("w", bed.r.randint(3, families.VOCAB, 60).tolist(), bed.r.randint(3, families.VOCAB, 100).tolist())]

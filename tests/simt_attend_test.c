@@ -40,6 +40,7 @@ static void forced_on_shim(const struct ops *ops, struct attend_forced_args a)
     TO_DEVICE(a.sinks);
     TO_DEVICE(a.rope.cos);
     TO_DEVICE(a.rope.sin);
+    TO_DEVICE(a.rope.factors);
     for (int i = 0; i < a.n_spans; i++)
         for (int64_t t = spans[i].token; t < spans[i].token + spans[i].n; t++) {
             simt_forget(a.out + t * a.out_stride, (int64_t)a.n_heads * head_dim * 4);
@@ -59,6 +60,7 @@ static void keep_on_shim(const struct ops *ops, struct prompt_keep_args a)
     TO_DEVICE(a.scores);
     TO_DEVICE(a.rope.cos);
     TO_DEVICE(a.rope.sin);
+    TO_DEVICE(a.rope.factors);
     a.scratch = simt_alloc(
         cuda_prompt_keep_scratch_bytes(ops, a.n_prompt, a.from.n_kv_heads, a.from.head_dim));
     cuda_prompt_keep(NULL, ops, &a);

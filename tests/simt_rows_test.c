@@ -59,12 +59,14 @@ static void rope_case(int m, int n_heads, int head_dim, int rope_dim, uint64_t s
     const int stride = n_heads * head_dim + 7, half = rope_dim / 2;
     float *x = noise_array(21, m * stride, 3), *cos = noise_array(22, POSITIONS * half, 1);
     float *sin = noise_array(23, POSITIONS * half, 1);
+    float *factors = seed & 1 ? noise_array(24, POSITIONS, 2) : NULL;
     int32_t pos[8];
     for (int i = 0; i < m; i++)
         pos[i] = (i * 5 + 2) % POSITIONS;
     struct rope_args a = {.x = x,
                           .cos = cos,
                           .sin = sin,
+                          .factors = factors,
                           .pos = pos,
                           .m = m,
                           .n_heads = n_heads,
@@ -76,6 +78,7 @@ static void rope_case(int m, int n_heads, int head_dim, int rope_dim, uint64_t s
     on.x = simt_of(x, m * stride * 4);
     on.cos = simt_of(cos, POSITIONS * half * 4);
     on.sin = simt_of(sin, POSITIONS * half * 4);
+    on.factors = factors ? simt_of(factors, POSITIONS * 4) : NULL;
     on.pos = simt_of(pos, m * 4);
     cuda_rope(NULL, &exact, &on);
     ops_run_rope(&exact, &a);
@@ -84,6 +87,7 @@ static void rope_case(int m, int n_heads, int head_dim, int rope_dim, uint64_t s
     assert_device(on.x, x, (int64_t)m * stride * 4, what);
     free(cos);
     free(sin);
+    free(factors);
 }
 
 static void rope_turns_pairs(void **state)
@@ -126,7 +130,8 @@ static void gate_mul_is_exact(void **state)
     (void)state;
     for (int i = 0; i < N_DIMS; i++) {
         const int m = 1 + i % 3, n = dims[i], stride = n + 2, up_stride = n + 6;
-        float *gate = noise_array(31, m * stride, 100), *up = noise_array(32, m * up_stride, 2);
+        float *gate = noise_array(31, m * stride, i % 4 ? 100 : 2);
+        float *up = i % 3 ? noise_array(32, m * up_stride, 2) : NULL; // without: xIELU
         gate[0] = i % 2 ? -INFINITY : -0.0f;
         gate[m * stride - 3] = 1e-39f;
         struct gate_mul_args a = {.gate = gate,
@@ -135,11 +140,12 @@ static void gate_mul_is_exact(void **state)
                                   .n = n,
                                   .gate_stride = stride,
                                   .up_stride = up_stride,
-                                  .act = ACT_RELU + i % 4},
+                                  .act = ACT_RELU + i % 4,
+                                  .alpha = {0.75f, 1.125f}},
                              on = a;
         device_begin((uint64_t)i % 4);
         on.gate = simt_of(gate, m * stride * 4);
-        on.up = simt_of(up, m * up_stride * 4);
+        on.up = up ? simt_of(up, m * up_stride * 4) : NULL;
         cuda_gate_mul(NULL, &exact, &on);
         ops_run_gate_mul(&exact, &a);
         assert_device(on.gate, gate, m * stride * 4, "gate_mul");

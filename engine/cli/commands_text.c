@@ -10,7 +10,7 @@
 #include "engine/model/dummy.h"
 #include "engine/model/families/family.h"
 
-#define VARIANTS_MAX  18
+#define VARIANTS_MAX  19
 #define VARIANT_BYTES 100
 
 /* Says how the experts of a token are chosen and weighed. */
@@ -37,8 +37,8 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     static const char *const places[] = {"before attention and MLP", "after the residual sums",
                                          "of what attention and MLP add",
                                          "before attention and MLP and of what they add"};
-    static const char *const acts[] = {"none",         "relu", "gelu",
-                                       "gelu by tanh", "silu", "gelu by a logistic"};
+    static const char *const acts[] = {
+        "none", "relu", "gelu", "gelu by tanh", "silu", "gelu by a logistic", "xielu"};
     static const char *const qk[] = {"", "one weight for all heads", "each head its own weight",
                                      "of the whole vectors"};
     static const char *const branches[] = {"", "attention and MLP of the same input",
@@ -50,7 +50,8 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
                    {"residual branches", s->branch_scale},
                    {"logits", s->logit_scale}};
     int n = 0, turned = 0, windows = 0, dense = 0;
-    snprintf(out[n++], VARIANT_BYTES, "%s %s", norms[s->norm], places[s->norm_place]);
+    snprintf(out[n++], VARIANT_BYTES, "%s%s %s", norms[s->norm],
+             s->bare_norm ? " without biases" : "", places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
     if (s->n_experts > 0)
         put_router(out[n++], s);
@@ -78,6 +79,9 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     if (s->rope_long > 0)
         snprintf(out[n++], VARIANT_BYTES, "RoPE of rows of more than %d tokens by another table",
                  s->rope_long);
+    if (s->query_beta > 0)
+        snprintf(out[n++], VARIANT_BYTES, "queries x 1 + %g ln(1 + position / %d)",
+                 (double)s->query_beta, s->query_period);
     if (s->attn_scale > 0)
         snprintf(out[n++], VARIANT_BYTES, "attention scores x %g", (double)s->attn_scale);
     if (windows > 0)

@@ -134,12 +134,15 @@ static int64_t rope_rows(const struct setting *set)
 }
 
 static void place_angles(const struct layer_work *w, struct carve *c, enum carve_arena arena,
-                         float **cosines, float **sines)
+                         float **cosines, float **sines, float **factors)
 {
     const struct shape *s = c->set->shape;
-    const int64_t n = shape_ropes(s) * w->rope_rows * (s->rope_dim / 2);
-    CARVE(c, workspace, arena, *cosines, n);
-    CARVE(c, workspace, arena, *sines, n);
+    const int64_t rows = shape_ropes(s) * w->rope_rows;
+    CARVE(c, workspace, arena, *cosines, rows * (s->rope_dim / 2));
+    CARVE(c, workspace, arena, *sines, rows * (s->rope_dim / 2));
+    *factors = NULL;
+    if (s->query_beta > 0)
+        CARVE(c, workspace, arena, *factors, rows);
 }
 
 void layer_place(struct layer_work *w, struct carve *c)
@@ -152,10 +155,11 @@ void layer_place(struct layer_work *w, struct carve *c)
     w->evict = c->set->evict;
     w->rope_rows = rope_rows(c->set);
     place_tile(w, c);
-    place_angles(w, c, ARENA_DEVICE, &w->cos, &w->sin);
+    place_angles(w, c, ARENA_DEVICE, &w->cos, &w->sin, &w->factors);
     const int by_rank = w->evict->positions == EVICT_POSITIONS_SLOT;
     w->slot_cos = by_rank ? w->cos : NULL;
     w->slot_sin = by_rank ? w->sin : NULL;
+    w->slot_factors = by_rank ? w->factors : NULL;
     /* A prompt that continues over the end of a tile is kept whole; each later prompt begins on a
      * new page. */
     w->prompt_page_cap =
@@ -177,7 +181,7 @@ void layer_place_apart(struct layer_work *w, struct carve *c)
     const int64_t heads = (int64_t)c->plan->tile_tokens * s->n_heads * s->head_dim;
     float **const tile[] = {&w->q, &w->k, &w->v, &w->attn};
     if (w->evict->positions == EVICT_POSITIONS_SLOT)
-        place_angles(w, c, ARENA_PINNED, &w->slot_cos, &w->slot_sin);
+        place_angles(w, c, ARENA_PINNED, &w->slot_cos, &w->slot_sin, &w->slot_factors);
     for (int i = 0; i < 4; i++) // numbers that cross as bf16 become f32 here
         CARVE(c, workspace, ARENA_HOST, *tile[i], cross.in < 4 || cross.out < 4 ? heads : 0);
     CARVE(c, workspace, ARENA_HOST, w->cuts, 2 * c->plan->batch);
@@ -194,46 +198,59 @@ void layer_place_head(struct layer_work *w, struct carve *c)
     place_scratch(w, c);
 }
 
-/* Cosines or sines of one position; `row` counts over all tables. */
-static void rope_row(const struct layer_work *w, int64_t row, int sines, float *to)
+/* Tables of a position: what RoPE and queries are multiplied by. */
+enum angle_table { TABLE_COS, TABLE_SIN, TABLE_FACTORS, N_TABLES };
+
+static int64_t table_width(const struct layer_work *w, int table)
 {
-    const struct shape_rope *rope = &w->shape->ropes[row / w->rope_rows];
-    const int64_t pos = row % w->rope_rows;
-    for (int i = 0; i < w->shape->rope_dim / 2; i++) {
+    return table == TABLE_FACTORS ? w->shape->query_beta > 0 : w->shape->rope_dim / 2;
+}
+
+/* One position in a table; `row` counts over all of ropes[]. */
+static void table_row(const struct layer_work *w, int table, int64_t row, float *to)
+{
+    const struct shape *s = w->shape;
+    const struct shape_rope *rope = &s->ropes[row / w->rope_rows];
+    const int64_t pos = row % w->rope_rows, n = table_width(w, table);
+    for (int i = 0; i < n && table != TABLE_FACTORS; i++) {
         /* The angle is an f32 product, as in training; its cosine is computed in double, so that
          * all math libraries give the same rounded result. */
         double angle = (double)((float)pos * rope->inv_freq[i]);
-        to[i] = (float)(sines ? sin(angle) : cos(angle)) * rope->scale;
+        to[i] = (float)(table == TABLE_SIN ? sin(angle) : cos(angle)) * rope->scale;
     }
+    if (table == TABLE_FACTORS)
+        to[0] = 1 + s->query_beta * (float)log1p((double)(pos / s->query_period));
 }
 
 void layer_open_apart(struct layer_work *w)
 {
-    const int64_t half = w->shape->rope_dim / 2, all = shape_ropes(w->shape) * w->rope_rows;
-    for (int64_t row = 0; w->slot_cos && row < all; row++) {
-        rope_row(w, row, 0, w->slot_cos + row * half);
-        rope_row(w, row, 1, w->slot_sin + row * half);
-    }
+    float *const tables[N_TABLES] = {w->slot_cos, w->slot_sin, w->slot_factors};
+    const int64_t all = shape_ropes(w->shape) * w->rope_rows;
+    for (int t = 0; t < N_TABLES; t++)
+        for (int64_t row = 0; tables[t] && row < all; row++)
+            table_row(w, t, row, tables[t] + row * table_width(w, t));
 }
 
 enum err layer_open(struct layer_work *w, struct event *done)
 {
-    int64_t row_bytes = w->shape->rope_dim / 2 * (int64_t)sizeof(float);
-    int64_t all = shape_ropes(w->shape) * w->rope_rows;
-    int64_t rows = row_bytes ? w->tables->slots.n_bytes / CARVE_ALIGN * CARVE_ALIGN / row_bytes : 0;
-    for (int sines = 0; sines < 2 && rows > 0; sines++)
-        for (int64_t pos = 0; pos < all; pos += rows) {
+    float *const tables[N_TABLES] = {w->cos, w->sin, w->factors};
+    const int64_t all = shape_ropes(w->shape) * w->rope_rows;
+    for (int t = 0; t < N_TABLES; t++) {
+        const int64_t row_bytes = table_width(w, t) * (int64_t)sizeof(float);
+        const int64_t rows =
+            row_bytes ? w->tables->slots.n_bytes / CARVE_ALIGN * CARVE_ALIGN / row_bytes : 0;
+        for (int64_t pos = 0; pos < all && rows > 0; pos += rows) {
             int64_t n = min_i64(rows, all - pos);
             tables_turn(w->tables, 0);
             uint8_t *part = tables_take(w->tables, n * row_bytes);
             for (int64_t i = 0; i < n; i++)
-                rope_row(w, pos + i, sines, (float *)(void *)(part + i * row_bytes));
-            ops_copy(&w->ops, (uint8_t *)(sines ? w->sin : w->cos) + pos * row_bytes, part,
-                     n * row_bytes);
+                table_row(w, t, pos + i, (float *)(void *)(part + i * row_bytes));
+            ops_copy(&w->ops, (uint8_t *)tables[t] + pos * row_bytes, part, n * row_bytes);
             const struct device_api *device = w->ops.stream->device->api;
             device->record(w->ops.stream, done);
             TRY(device->event_wait(w->ops.stream, done)); // before the staging slot is reused
         }
+    }
     return OK;
 }
 

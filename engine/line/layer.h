@@ -44,10 +44,10 @@ struct layer_work {
     struct kv_rows rows;     // of the step
     /* Per row of the run, all its decoder layers: positions, scores, ranks, traits; rings. */
     struct slab slot_pos, slot_score, slot_rank, slot_trait, rings;
-    int64_t ring_bytes;      // of one row and layer; 0 unless the KV format is mixed
-    int layer;               // decoder layer (from 0) whose KV `rows` describes
-    struct evict rule;       // of this layer: the run's policy, or its window
-    const float *sinks;      // [n_heads] of this layer, as ops read them; NULL: none
+    int64_t ring_bytes; // of one row and layer; 0 unless the KV format is mixed
+    int layer;          // decoder layer (from 0) whose KV `rows` describes
+    struct evict rule;  // of this layer: the run's policy, or its window
+    const float *sinks; // [n_heads] of this layer, as ops read them; NULL: none
     /* Called with the experts chosen for a tile, before their weights are read; NULL: all experts
      * are present. After an error the layer's output is invalid. */
     enum err (*bring)(void *ctx, int layer, const struct route *route);
@@ -61,9 +61,11 @@ struct layer_work {
     float *shared_out, *shares; // [tile_tokens][dim]; [tile_tokens]
     void *route;                // of route_bytes()
     float *cos, *sin;           // [ropes][rope_rows][rope_dim / 2] by position
+    float *factors;             // [ropes][rope_rows] of queries; NULL: all 1
     float *slot_cos, *slot_sin; // copies where decode attends; only if positions are ranks
-    int64_t rope_rows;          // positions in each of these tables
-    uint8_t *prompt_pages;      // [prompt_page_cap][prompt.page_bytes]
+    float *slot_factors;
+    int64_t rope_rows;     // positions in each of these tables
+    uint8_t *prompt_pages; // [prompt_page_cap][prompt.page_bytes]
     uint8_t *shared_pages; // [shared_tokens / 32][prompt.page_bytes] pages of the shared prefix
     float *prompt_scores;  // [prompt_page_cap * 32][n_kv_heads], one block per prompt
     int prompt_page_cap;
@@ -128,9 +130,9 @@ struct exchange {
 void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden, struct cross *cross, const struct exchange *x);
-void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
-                 const uint8_t *weights, struct cross *cross, const struct exchange *x,
-                 float *hidden);
+void layer_after(struct layer_work *w, const struct model_layer *l, int layer,
+                 const struct batch *batch, const uint8_t *weights, struct cross *cross,
+                 const struct exchange *x, float *hidden);
 /* Between the parts, on the CPU: forced spans attend. Requires layer_place_apart(), tables, and, if
  * bf16 crosses, buffers for q, k, v and attn of a tile. Sets rows.dirty as layer_decode() does. */
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,

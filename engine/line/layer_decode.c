@@ -75,22 +75,34 @@ static struct slot_rope slot_rope(const struct layer_work *w, int layer)
     const struct shape *s = w->shape;
     if (!by_rank(w, layer))
         return (struct slot_rope){0};
-    const int64_t at = s->layer_rope[layer] * w->rope_rows * (s->rope_dim / 2);
+    const int64_t table = s->layer_rope[layer] * w->rope_rows, at = table * (s->rope_dim / 2);
     return (struct slot_rope){.cos = w->slot_cos + at,
                               .sin = w->slot_sin + at,
+                              .factors = w->slot_factors ? w->slot_factors + table : NULL,
                               .rope_dim = s->rope_dim,
                               .scale = s->ropes[s->layer_rope[layer]].scale};
+}
+
+/* Values of q, and of k or v, per token. */
+static int64_t q_numbers(const struct layer_work *w)
+{
+    return (int64_t)w->shape->n_heads * w->shape->head_dim;
+}
+
+static int64_t kv_numbers(const struct layer_work *w)
+{
+    return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
 }
 
 /* Rotates q and k of n tokens of the tile, from `first`; pos [n]: rows of the rope tables. */
 static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos)
 {
     const struct shape *s = w->shape;
-    const int64_t heads = (int64_t)s->n_heads * s->head_dim,
-                  kv = (int64_t)s->n_kv_heads * s->head_dim;
+    const int64_t heads = q_numbers(w), kv = kv_numbers(w);
     struct rope_args args = {.x = w->q + first * heads,
                              .cos = w->cos,
                              .sin = w->sin,
+                             .factors = w->factors,
                              .pos = tables_seen(w->tables, pos),
                              .m = n,
                              .n_heads = s->n_heads,
@@ -99,6 +111,7 @@ static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos
                              .x_stride = heads};
     ops_run_rope(&w->ops, &args);
     args.x = w->k + first * kv;
+    args.factors = NULL;
     args.n_heads = s->n_kv_heads;
     args.x_stride = kv;
     ops_run_rope(&w->ops, &args);
@@ -570,17 +583,6 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
 
 /* ---- in two parts ---- */
 
-/* Values of q, and of k or v, per token. */
-static int64_t q_numbers(const struct layer_work *w)
-{
-    return (int64_t)w->shape->n_heads * w->shape->head_dim;
-}
-
-static int64_t kv_numbers(const struct layer_work *w)
-{
-    return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
-}
-
 /* The tile's next run of consecutive cuts of a kind: first token, count (0 after the last). */
 struct run {
     int cut, at, first, n;
@@ -777,13 +779,14 @@ void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
     }
 }
 
-void layer_after(struct layer_work *w, const struct model_layer *l, const struct batch *batch,
-                 const uint8_t *weights, struct cross *cross, const struct exchange *x,
-                 float *hidden)
+void layer_after(struct layer_work *w, const struct model_layer *l, int layer,
+                 const struct batch *batch, const uint8_t *weights, struct cross *cross,
+                 const struct exchange *x, float *hidden)
 {
     static const int kinds[] = {SPAN_FORCED, SPAN_PROMPT}; // the order in x->out
     const int64_t heads = q_numbers(w), bytes = heads * x->bytes.out;
     struct tile t = {0};
+    begin_layer(w, layer - 1);
     while (tile_next(w, batch, &t, w->cuts)) {
         cross_in_begin(cross, x->out + t.first * bytes, t.n * bytes);
         for (int i = 0; i < 2; i++) {

@@ -17,12 +17,14 @@ void layer_join(struct layer_work *w, const struct model_layer *l, const uint8_t
     layer_mix(w, x, branch, 1, s->branch_scale, s->dim, m);
 }
 
-/* w->gate = act(gate) * up, of m rows [n]. */
+/* w->gate = act(gate) * up, of m rows [n]; xIELU(gate) if that is the activation. */
 static void gate_tile(struct layer_work *w, int n, int m)
 {
     const struct shape *s = w->shape;
+    const float *alpha = s->layer_alpha[w->layer];
     struct gate_mul_args args = {.gate = w->gate,
-                                 .up = w->up,
+                                 .up = s->act == ACT_XIELU ? NULL : w->up,
+                                 .alpha = {alpha[0], alpha[1]},
                                  .m = m,
                                  .n = n,
                                  .gate_stride = n,
@@ -72,8 +74,11 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
         layer_project(w, l, weights, gate_up, 2, in, m);
         gate_tile(w, mlp->n, m);
     } else {
-        const struct projection up = {mlp->up, mlp->up_bias, w->gate, s->act, 0};
+        const int act = s->act == ACT_XIELU ? ACT_NONE : s->act;
+        const struct projection up = {mlp->up, mlp->up_bias, w->gate, act, 0};
         layer_project(w, l, weights, &up, 1, in, m);
+        if (s->act == ACT_XIELU)
+            gate_tile(w, mlp->n, m);
     }
     layer_project(w, l, weights, &down, 1, w->gate, m);
 }

@@ -229,7 +229,8 @@ static void compute_part(struct engine *e, struct step s, const struct batch *b,
 {
     const struct model_layer *l = e->home.weights[s.layer].layer;
     if (s.part == 1) {
-        layer_after(&e->work, l, b, in->weights, &e->attender.cross, in->exchange, in->hidden);
+        layer_after(&e->work, l, s.layer, b, in->weights, &e->attender.cross, in->exchange,
+                    in->hidden);
         return;
     }
     struct attend_job job = {.step = s.n, .layer = s.layer, .batch = b, .kv = in->kv};

@@ -229,6 +229,7 @@ static enum err finish_shape(struct dummy_config *c)
         family_gemma2_shape(s);
     if (strcmp(s->family, "gpt_oss") == 0)
         family_gpt_oss_shape(s);
+    family_windows_end(s);
     rope_fill_plain(s, 0, c->rope_theta);
     const char *bad = shape_check(s);
     return bad ? fail(ERR_INPUT, "%s: %s: out of range", c->path, bad) : OK;

@@ -268,6 +268,7 @@ enum err model_cut(struct model *part, const struct model *whole, int from, int 
     memmove(s->layer_rope, s->layer_rope + from, (size_t)n * sizeof *s->layer_rope);
     memmove(s->layer_dense, s->layer_dense + from, (size_t)n * sizeof *s->layer_dense);
     memmove(s->layer_window, s->layer_window + from, (size_t)n * sizeof *s->layer_window);
+    memmove(s->layer_alpha, s->layer_alpha + from, (size_t)n * sizeof *s->layer_alpha);
     part->n_slices = ends ? whole->n_slices : 0;
     part->n_layers = 1 + n + part->n_slices;
     part->layers = calloc((size_t)part->n_layers, sizeof *part->layers);

@@ -124,7 +124,9 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(route_logistic)                                                                              \
     X(route_bias)                                                                                  \
     X(n_groups)                                                                                    \
-    X(n_groups_used)
+    X(n_groups_used)                                                                               \
+    X(bare_norm)                                                                                   \
+    X(query_period)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \
@@ -134,7 +136,8 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(attn_softcap)                                                                                \
     X(logit_softcap)                                                                               \
     X(act_limit)                                                                                   \
-    X(route_scale)
+    X(route_scale)                                                                                 \
+    X(query_beta)
 
 static void put_f32(struct pack_out *o, float f)
 {
@@ -169,6 +172,8 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
         pack_put_u32(o, (uint32_t)s->layer_window[i]);
     pack_put(o, s->layer_dense, sizeof s->layer_dense);
+    for (int i = 0; i < 2 * SHAPE_LAYERS_MAX; i++)
+        put_f32(o, s->layer_alpha[i / 2][i % 2]);
 }
 
 void pack_get_shape(struct pack_in *in, struct shape *s)
@@ -196,6 +201,8 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
     const void *layer_dense = pack_get(in, sizeof s->layer_dense);
     if (layer_dense)
         memcpy(s->layer_dense, layer_dense, sizeof s->layer_dense);
+    for (int i = 0; i < 2 * SHAPE_LAYERS_MAX; i++)
+        s->layer_alpha[i / 2][i % 2] = get_f32(in);
 }
 
 void pack_header_encode(const struct pack_header *h, uint8_t page[BLOCK_BYTES])

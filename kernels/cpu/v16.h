@@ -703,6 +703,24 @@ V16_FN v16 v16_softcap(v16 x, v16 c)
     return v16_mul(c, v16_tanh(v16_div(x, c)));
 }
 
+V16_FN v16 v16_xielu(const float *alpha, v16 x)
+{
+    const v16 half = v16_mul(v16_set1(0.5f), x), one = v16_set1(1.0f);
+    v16 p = v16_fma(v16_set1(MATH_XIELU_P9), x, v16_set1(MATH_XIELU_P8));
+    p = v16_fma(p, x, v16_set1(MATH_XIELU_P7));
+    p = v16_fma(p, x, v16_set1(MATH_XIELU_P6));
+    p = v16_fma(p, x, v16_set1(MATH_XIELU_P5));
+    p = v16_fma(p, x, v16_set1(MATH_XIELU_P4));
+    p = v16_fma(p, x, v16_set1(MATH_XIELU_P3));
+    p = v16_fma(p, x, v16_set1(MATH_XIELU_P2));
+    p = v16_fma(p, x, v16_set1(MATH_XIELU_P1));
+    p = v16_fma(p, x, v16_set1(MATH_XIELU_P0));
+    v16 rest = v16_select_less(x, v16_set1(MATH_XIELU_SMALL), v16_sub(v16_sub(v16_exp(x), one), x),
+                               v16_mul(p, v16_mul(x, x)));
+    v16 above = v16_fma(v16_mul(v16_set1(alpha[0]), x), x, half);
+    return v16_select_less(v16_zero(), x, above, v16_fma(v16_set1(alpha[1]), rest, half));
+}
+
 V16_FN v16 v16_act(int act, v16 x)
 {
     switch (act) {

@@ -99,6 +99,8 @@ DEVICE float query_number(const struct forced *f, const struct token *t, int que
     if (f->a.rope.cos && d < f->a.rope.rope_dim)
         x = turned(&f->a.rope, evict_rank_new(&t->s.limits, t->now), d, x,
                    q[turns_with(&f->a.rope, d)]);
+    if (f->a.rope.factors)
+        x *= f->a.rope.factors[evict_rank_new(&t->s.limits, t->now)];
     return f->round_q ? bf16_to_f32(f32_to_bf16(x)) : x;
 }
 

@@ -113,20 +113,26 @@ __global__ void __launch_bounds__(ROW_THREADS) rope_row(struct rope_args a)
 {
     const int half = a.rope_dim / 2;
     const int64_t at = (int64_t)a.pos[blockIdx.x] * half;
+    const float factor = a.factors ? a.factors[a.pos[blockIdx.x]] : 1.0f;
     float *row = a.x + blockIdx.x * a.x_stride;
     for (int pair = (int)threadIdx.x; pair < a.n_heads * half; pair += ROW_THREADS) {
         const int i = pair % half;
         float *x = row + (int64_t)(pair / half) * a.head_dim + i;
         const float c = a.cos[at + i], s = a.sin[at + i], x0 = x[0], x1 = x[half];
-        x[0] = fmaf(-x1, s, x0 * c);
-        x[half] = fmaf(x1, c, x0 * s);
+        x[0] = factor * fmaf(-x1, s, x0 * c);
+        x[half] = factor * fmaf(x1, c, x0 * s);
     }
+    if (!a.factors)
+        return;
+    const int rest = a.head_dim - a.rope_dim;
+    for (int i = (int)threadIdx.x; i < a.n_heads * rest; i += ROW_THREADS)
+        row[(int64_t)(i / rest) * a.head_dim + a.rope_dim + i % rest] *= factor;
 }
 
 void cuda_rope(cudaStream_t stream, const struct ops *ops, const struct rope_args *a)
 {
     (void)ops;
-    if (a->m > 0 && a->rope_dim > 0)
+    if (a->m > 0 && (a->rope_dim > 0 || a->factors))
         LAUNCH(rope_row, (unsigned)a->m, ROW_THREADS, 0, stream, *a);
 }
 
@@ -134,8 +140,7 @@ void cuda_rope(cudaStream_t stream, const struct ops *ops, const struct rope_arg
 
 /* A block is a row. A warp rotates R * 32 numbers, whole blocks of the rotation: number i is in
  * lane i % 32. */
-template <int R>
-__global__ void __launch_bounds__(ROW_THREADS) rotate_row(struct rotate_args a)
+template <int R> __global__ void __launch_bounds__(ROW_THREADS) rotate_row(struct rotate_args a)
 {
     const int lane = lane_id();
     const float scale = rotate_scale(a.block);
@@ -187,9 +192,9 @@ void cuda_rotate(cudaStream_t stream, const struct ops *ops, const struct rotate
 __global__ void __launch_bounds__(ROW_THREADS) gate_mul_row(struct gate_mul_args a)
 {
     float *gate = a.gate + blockIdx.x * a.gate_stride;
-    const float *up = a.up + blockIdx.x * a.up_stride;
+    const float *up = a.up ? a.up + blockIdx.x * a.up_stride : NULL;
     for (int i = (int)threadIdx.x; i < a.n; i += ROW_THREADS)
-        gate[i] = math_gate(a.act, a.limit, gate[i], up[i]);
+        gate[i] = up ? math_gate(a.act, a.limit, gate[i], up[i]) : math_xielu(a.alpha, gate[i]);
 }
 
 void cuda_gate_mul(cudaStream_t stream, const struct ops *ops, const struct gate_mul_args *a)
@@ -451,8 +456,7 @@ void cuda_compact(cudaStream_t stream, const struct ops *ops, const struct compa
 /* ---- cast ---- */
 
 /* Eight numbers per thread: 16 bytes of bf16, if both sides are aligned. */
-template <int WIDENS>
-__global__ void __launch_bounds__(ROW_THREADS) cast_eights(struct cast_args a)
+template <int WIDENS> __global__ void __launch_bounds__(ROW_THREADS) cast_eights(struct cast_args a)
 {
     const int64_t i = (int64_t)blockIdx.x * ROW_THREADS + threadIdx.x;
     if (8 * i + 8 > a.n)

@@ -159,6 +159,9 @@ void exact_rope(const struct ops *ops, const struct rope_args *a)
                 x[0] = math_turn_a(x0, x1, c, s);
                 x[half] = math_turn_b(x0, x1, c, s);
             }
+    for (int row = 0; row < a->m && a->factors; row++)
+        for (int i = 0; i < a->n_heads * a->head_dim; i++)
+            a->x[row * a->x_stride + i] *= a->factors[a->pos[row]];
 }
 
 void exact_rotate(const struct ops *ops, const struct rotate_args *a)
@@ -185,7 +188,8 @@ void exact_gate_mul(const struct ops *ops, const struct gate_mul_args *a)
     for (int row = 0; row < a->m; row++)
         for (int i = 0; i < a->n; i++) {
             float *gate = &a->gate[row * a->gate_stride + i];
-            *gate = math_gate(a->act, a->limit, *gate, a->up[row * a->up_stride + i]);
+            *gate = a->up ? math_gate(a->act, a->limit, *gate, a->up[row * a->up_stride + i])
+                          : math_xielu(a->alpha, *gate);
         }
 }
 

@@ -235,7 +235,7 @@ static float head_run(const struct ops *ops, const struct attend_forced_args *a,
     for (int row = head * group; row < (head + 1) * group; row++) {
         q.row = row;
         memcpy(q.q, a->q + token * a->q_stride + row * head_dim, (size_t)head_dim * sizeof *q.q);
-        ref_turn(&a->rope, rank, q.q);
+        ref_turn_query(&a->rope, rank, head_dim, q.q);
         q.ints = ref_round_query(ops, &a->kv.layout, q.q, q.codes, q.q_scales);
         float *to = a->out + token * a->out_stride + (int64_t)row * head_dim;
         own_score += query_run(&q, to, scores ? columns : NULL);

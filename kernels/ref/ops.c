@@ -29,6 +29,11 @@ double ref_act(int kind, double x)
     }
 }
 
+static double xielu(const float *alpha, double x)
+{
+    return 0.5 * x + (x > 0 ? (double)alpha[0] * x * x : (double)alpha[1] * (expm1(x) - x));
+}
+
 static double softcap(double x, double cap)
 {
     return cap > 0 ? cap * tanh(x / cap) : x;
@@ -147,6 +152,9 @@ void ref_rope(const struct ops *ops, const struct rope_args *a)
                 x[0] = (float)(x0 * c - x1 * s);
                 x[half] = (float)(x1 * c + x0 * s);
             }
+    for (int row = 0; row < a->m && a->factors; row++)
+        for (int i = 0; i < a->n_heads * a->head_dim; i++)
+            a->x[row * a->x_stride + i] *= a->factors[a->pos[row]];
 }
 
 void ref_rotate(const struct ops *ops, const struct rotate_args *a)
@@ -172,12 +180,12 @@ void ref_gate_mul(const struct ops *ops, const struct gate_mul_args *a)
     for (int row = 0; row < a->m; row++)
         for (int i = 0; i < a->n; i++) {
             float *gate = &a->gate[row * a->gate_stride + i];
-            double g = *gate, up = a->up[row * a->up_stride + i];
+            double g = *gate, up = a->up ? a->up[row * a->up_stride + i] : 0;
             if (a->limit > 0) {
                 g = g > a->limit ? a->limit : g;
                 up = (up > a->limit ? a->limit : up < -a->limit ? -a->limit : up) + 1;
             }
-            *gate = (float)(ref_act(a->act, g) * up);
+            *gate = (float)(a->up ? ref_act(a->act, g) * up : xielu(a->alpha, g));
         }
 }
 
@@ -476,7 +484,7 @@ static double forced_query(const struct ops *ops, const struct attend_forced_arg
     const int64_t token = s->token + i;
     float q[HEAD_DIM_MAX], kv[2][HEAD_DIM_MAX];
     memcpy(q, a->q + token * a->q_stride + head * head_dim, (size_t)head_dim * sizeof *q);
-    ref_turn(&a->rope, evict_rank_new(&s->limits, now), q);
+    ref_turn_query(&a->rope, evict_rank_new(&s->limits, now), head_dim, q);
     ref_round_query(ops, &a->kv.layout, q, NULL, NULL);
     double max = -INFINITY, sum = 0, mean[HEAD_DIM_MAX] = {0}, weight = 0;
     for (int pass = 0; pass < 3; pass++) { // the maximum, the sum, the outputs

@@ -49,6 +49,7 @@ int ref_sees(const struct attend_forced_args *a, const struct forced_span *s,
              const struct kv_row *kv, const struct ref_slot *at, int now);
 /* Rotates x [head_dim], q or a key, by `rank` in place; does nothing without tables. */
 void ref_turn(const struct slot_rope *rope, int rank, float *x);
+void ref_turn_query(const struct slot_rope *rope, int rank, int head_dim, float *x);
 /* Counts the live slots of a head that are older than slot `index`. */
 int ref_rank(const struct kv_row *kv, int head, int now, int index);
 /* The layout in which a row's own token is rounded. */

@@ -105,6 +105,13 @@ void ref_turn(const struct slot_rope *rope, int rank, float *x)
     }
 }
 
+void ref_turn_query(const struct slot_rope *rope, int rank, int head_dim, float *x)
+{
+    ref_turn(rope, rank, x);
+    for (int i = 0; i < head_dim && rope->factors; i++)
+        x[i] *= rope->factors[rank];
+}
+
 int ref_rank(const struct kv_row *kv, int head, int now, int index)
 {
     const int32_t pos = kv->slot_pos[ref_slot_at(kv, head, index).meta];

@@ -57,12 +57,22 @@ def vision(text):
             "image_token_index": 300, "boi_token_index": 298, "eoi_token_index": 299}
 
 
+def pixtral(text):
+    tower = {"model_type": "pixtral", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "head_dim": 16, "image_size": 28, "patch_size": 14}
+    return {"model_type": "mistral3", "text_config": text, "vision_config": tower, "image_token_index": 300, "spatial_merge_size": 1,
+            "tie_word_embeddings": text["tie_word_embeddings"]}
+
+
 def longrope(n, **more):
     return {"type": "longrope", "short_factor": [1 + i / 32 for i in range(n)], "long_factor": [1 + i / 4 for i in range(n)],
             **more}
 
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
+GROWING = {**YARN, "rope_theta": 1000000.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+           "llama_4_scaling_beta": 0.1}
 SPECS = {
     # rope: the kinds that llama's own goldens leave out
     "llama-linear": llama(96, 3, 1, 160, 2, head_dim=32, rope_theta=10000.0, rope_scaling={"type": "linear", "factor": 2.5}),
@@ -165,11 +175,71 @@ SPECS = {
     "smollm3-none": common("smollm3", 64, 2, 2, 128, 2, hidden_act="silu", rms_norm_eps=1e-6, no_rope_layers=[1, 1],
                            use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
     **experts.specs(common),
+    # like llama, each in a way of its own
+    "seed_oss-gqa": common("seed_oss", 128, 4, 2, 192, 2, head_dim=64, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000000.0,
+                           attention_bias=True, attention_out_bias=False),
+    "seed_oss-out": common("seed_oss", 96, 3, 1, 160, 3, head_dim=48, hidden_act="silu", rms_norm_eps=1e-6, attention_out_bias=True,
+                           mlp_bias=True, tie_word_embeddings=True, rope_parameters=DEFAULT),
+    "seed_oss-bare": common("seed_oss", 64, 2, 2, 128, 2, head_dim=32, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=10000.0,
+                            attention_bias=False, attention_out_bias=False),
+    "olmo3-window": common("olmo3", 96, 3, 1, 160, 5, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=500000.0, sliding_window=24),
+    "olmo3-yarn": common("olmo3", 128, 4, 4, 160, 3, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=500000.0, rope_scaling=YARN,
+                         sliding_window=33, layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    "olmo3-nested": common("olmo3", 64, 4, 2, 128, 3, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=40, tie_word_embeddings=True,
+                           layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                           rope_parameters={"full_attention": {**YARN, "rope_theta": 500000.0, "attention_factor": 1.25},
+                                            "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0}}),
+    # layers with a window keep the default theta, whatever rope_theta says
+    "olmo3-theta": common("olmo3", 64, 2, 1, 128, 4, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000.0, sliding_window=50),
+    "exaone4-window": common("exaone4", 96, 3, 1, 160, 5, hidden_act="silu", rms_norm_eps=1e-5, rope_theta=1000000.0, sliding_window=24,
+                             sliding_window_pattern=4),
+    "exaone4-types": common("exaone4", 128, 4, 2, 192, 3, head_dim=48, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=33,
+                            sliding_window_pattern="LLLG", layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                            rope_parameters=DEFAULT),
+    "exaone4-full": common("exaone4", 64, 2, 2, 128, 2, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=None,
+                           sliding_window_pattern=None, layer_types=["full_attention"] * 2, rope_theta=1000000.0,
+                           rope_scaling=tiny.LLAMA3, tie_word_embeddings=True),
+    # a window that no layer has: no layer turns
+    "exaone4-still": common("exaone4", 64, 4, 1, 128, 2, hidden_act="silu", rms_norm_eps=1e-6, sliding_window=32,
+                            layer_types=["full_attention"] * 2, rope_parameters=DEFAULT),
+    "cohere-plain": common("cohere", 96, 3, 1, 160, 2, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=10000.0,
+                           tie_word_embeddings=True),
+    "cohere-norms": common("cohere", 128, 4, 2, 192, 2, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=4000000.0,
+                           use_qk_norm=True, logit_scale=0.25),
+    "cohere-bias": common("cohere", 64, 2, 2, 128, 3, hidden_act="silu", layer_norm_eps=1e-6, attention_bias=True, logit_scale=0.5,
+                          rope_parameters=DEFAULT, tie_word_embeddings=True),
+    "cohere2-window": common("cohere2", 96, 3, 1, 160, 5, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=50000.0,
+                             sliding_window=24, logit_scale=0.25, tie_word_embeddings=True),
+    "cohere2-types": common("cohere2", 128, 4, 2, 192, 3, hidden_act="silu", layer_norm_eps=1e-5, sliding_window=33,
+                            layer_types=["full_attention", "sliding_attention", "sliding_attention"], attention_bias=True,
+                            rope_parameters=DEFAULT),
+    "cohere2-pattern": common("cohere2", 64, 2, 2, 128, 4, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=10000.0,
+                              sliding_window=40, sliding_window_pattern=2, tie_word_embeddings=True),
+    # queries grow from position 64 on
+    "ministral3-yarn": common("ministral3", 96, 3, 1, 160, 2, head_dim=48, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=None,
+                              rope_parameters=GROWING),
+    "ministral3-window": common("ministral3", 128, 4, 2, 192, 3, head_dim=32, hidden_act="silu", rms_norm_eps=1e-5, sliding_window=70,
+                                tie_word_embeddings=True, rope_scaling={**GROWING, "original_max_position_embeddings": 48,
+                                                                        "llama_4_scaling_beta": 0.5}),
+    "ministral3-plain": common("ministral3", 64, 2, 2, 128, 2, head_dim=32, hidden_act="silu", rms_norm_eps=1e-6,
+                               rope_parameters={**DEFAULT, "original_max_position_embeddings": 20, "llama_4_scaling_beta": 0.25}),
+    "mistral3-vision": pixtral(common("mistral", 64, 4, 2, 128, 2, head_dim=32, hidden_act="silu", rms_norm_eps=1e-5,
+                                      sliding_window=None, rope_theta=1000000.0)),
+    "mistral3-vision-own": pixtral(common("ministral3", 96, 3, 1, 160, 2, head_dim=32, hidden_act="silu", rms_norm_eps=1e-5,
+                                          rope_parameters=GROWING, tie_word_embeddings=True)),
+    "apertus-gqa": common("apertus", 96, 3, 1, 160, 3, hidden_act="xielu", rms_norm_eps=1e-5, rope_parameters=DEFAULT),
+    "apertus-scaled": common("apertus", 128, 4, 2, 192, 2, hidden_act="xielu", rms_norm_eps=1e-5, rope_theta=12000000.0,
+                             rope_scaling=tiny.LLAMA3, attention_bias=True),
+    "apertus-usual": common("apertus", 64, 2, 2, 128, 2, head_dim=48, hidden_act="xielu", rms_norm_eps=1e-6, tie_word_embeddings=True),
 }
 # What GGUF files cannot say: they would be another model.
 NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern": "the pattern", "gemma3-vision": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
            "smollm3-none": "no_rope_layers", "llama-yarn-mscale": "mscale, beta, truncate", "llama-dynamic": "dynamic",
            "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window",
+           "olmo3-theta": "another theta", "olmo3-nested": "attention_factor", "exaone4-full": "llama3's divisors, rounded",
+           "ministral3-window": "sliding_window", "apertus-scaled": "llama3's divisors, rounded",
+           "apertus-usual": "llama3's divisors, rounded",
+           "exaone4-still": "a window of no layer", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
            **experts.NO_GGUF}
 FORMS = ("f32", "bf16")
 
@@ -191,6 +261,9 @@ def gain_of(spec, name):
     return 1.3
 
 
+CONSTANTS = {"act_fn.beta": 0.5, "act_fn.eps": -2.0**-20}  # of apertus
+
+
 def weights(spec, tensors, form="f32"):
     """{Hugging Face name: f32 array} of [name, shape] pairs, as a reader gets them back from a file of this format."""
     plus_one, out = SPECS[spec]["model_type"].startswith("gemma"), {}
@@ -198,6 +271,8 @@ def weights(spec, tensors, form="f32"):
         r = tiny.rng(spec, name)
         if experts.is_mxfp4(spec, name):
             x = experts.mxfp4_decoded(spec, name, shape)
+        elif name.endswith(tuple(CONSTANTS)):
+            x = np.full(shape, next(v for k, v in CONSTANTS.items() if name.endswith(k)), np.float32)
         elif name.endswith("sinks"):  # as large as scores are
             x = (r.randint(-32, 33, shape) / 16).astype(np.float32)
         elif ".moe_statics." in name:  # beside shares of a softmax
@@ -216,8 +291,13 @@ def weights(spec, tensors, form="f32"):
 def own_names(tensors):
     """As transformers 5 computes with them, and writes with save_original_format=False: the towers under model."""
     parts = ("language_model.", "vision_tower.", "multi_modal_projector.")
-    return {f"model.{n}".replace("language_model.model.", "language_model.") if n.startswith(parts) else n: x
-            for n, x in tensors.items()}
+    moved = {"model.language_model.model.": "model.language_model.", "model.language_model.lm_head.": "lm_head."}
+    out = {}
+    for name, x in tensors.items():
+        name = f"model.{name}" if name.startswith(parts) else name
+        start = next((s for s in moved if name.startswith(s)), "")
+        out[moved.get(start, "") + name.removeprefix(start)] = x
+    return out
 
 
 def text_of(spec, tensors):
@@ -250,9 +330,9 @@ def write_hf(folder, spec, tensors, form):
 
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
                  "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
-                 "granitemoeshared": "granitemoe", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2",
-                 "ernie4_5_moe": "ernie4_5-moe"}
-PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3")
+                 "granitemoeshared": "granitemoe", "olmo3": "olmo2", "cohere": "command-r", "ministral3": "mistral3",
+                 "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe"}
+PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "ministral3")
 
 
 def fused_by_kind(x, heads):
@@ -275,6 +355,8 @@ def gguf_tensors(c, tensors):
             x = x + np.float32(1)
         if kind == "gpt_neox" and "query_key_value" in name:
             x = fused_by_kind(x, heads)
+        if ".act_fn." in name:
+            continue
         if kind == "gpt2" and x.ndim == 2 and ".h." in name:
             x = x.T
         if ".norms." in name:  # stablelm: a head's norm is a tensor of its own
@@ -305,6 +387,8 @@ def rope_keys(w, c, head_dim):
         w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         w.add_rope_scaling_factor(rope["factor"])
         w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "mscale_all_dim" in rope:
+            w.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
     if kind == "longrope":
         original = c["original_max_position_embeddings"]
         w.add_rope_scaling_orig_ctx_len(original)
@@ -312,6 +396,11 @@ def rope_keys(w, c, head_dim):
         w.add_rope_scaling_attn_factors(float(scale))
         for which in ("long", "short"):
             w.add_tensor(f"rope_factors_{which}.weight", np.array(rope[which + "_factor"], np.float32))
+
+
+def layer_types(c):
+    every = c.get("sliding_window_pattern", 4)
+    return c.get("layer_types") or ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(c["num_hidden_layers"])]
 
 
 def gguf_keys(w, c):
@@ -340,6 +429,13 @@ def gguf_keys(w, c):
             w.add_sliding_window(c["sliding_window"])
             w.add_attn_logit_softcapping(c["attn_logit_softcapping"])
             w.add_final_logit_softcapping(c["final_logit_softcapping"])
+    if c["model_type"] in ("olmo3", "exaone4") and c["sliding_window"]:
+        w.add_sliding_window(c["sliding_window"])
+        w.add_sliding_window_pattern([t == "sliding_attention" for t in layer_types(c)])
+    if c["model_type"].startswith("cohere"):
+        w.add_logit_scale(c.get("logit_scale", 0.0625))
+    if c["model_type"] == "cohere2":
+        w.add_sliding_window(c["sliding_window"])
     if c["model_type"] in ("gpt_neox", "stablelm"):
         w.add_parallel_residual(c.get("use_parallel_residual", False))
     if c["model_type"].startswith("granite"):
@@ -351,12 +447,27 @@ def gguf_keys(w, c):
         experts.gguf_keys(w, c)
 
 
+def gguf_own_keys(w, c, tensors):
+    """What comes of tensors, or of RoPE's parameters beside them."""
+    rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
+    if c["model_type"] == "ministral3":
+        w.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+        if rope["rope_type"] == "default":
+            w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if c["model_type"] == "apertus":
+        for number in ("alpha_p", "alpha_n", "beta", "eps"):
+            of = [tensors.get(f"model.layers.{i}.mlp.act_fn.{number}") for i in range(c["num_hidden_layers"])]
+            getattr(w, f"add_xielu_{number}")([float(x.item()) for x in of])
+
+
 def write_gguf(path, spec, tensors):
     c, tensors = text_of(spec, weights(spec, tensors))
-    w = gguf.GGUFWriter(path, ARCHITECTURES.get(c["model_type"], c["model_type"]))
+    kind = "mistral3" if spec.startswith("mistral3") else c["model_type"]  # with a vision tower, even a plain mistral
+    w = gguf.GGUFWriter(path, ARCHITECTURES.get(kind, kind))
     w.add_name(f"tiny {spec}")
     w.add_vocab_size(c["vocab_size"])
     gguf_keys(w, c)
+    gguf_own_keys(w, c, tensors)
     w.add_tokenizer_model("none")
     for name, x in gguf_tensors(c, experts.gguf_names(spec, tensors)):
         kind = gguf.GGMLQuantizationType.MXFP4 if x.dtype == np.uint8 else None

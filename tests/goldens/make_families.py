@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""References of families.py's checkpoints by transformers, f32 on a CPU: `make_families.py [DATA.json.gz [SPEC ...]]`.
+"""References of families.py's checkpoints by transformers, f32 on a CPU: `make_families.py [--only NAME,...] [DATA.json.gz]`.
 
 Needs what make.py needs. Lists the tensors of each model, writes the checkpoint, lets transformers read it back, and keeps
-log-probabilities and greedy tokens. With names of checkpoints, or their beginnings, the others in DATA stay.
+log-probabilities and greedy tokens. --only: of the checkpoints whose names begin so; the file's other ones stay as they are.
 """
 
+import argparse
 import copy
 import gzip
 import json
 import os
-import sys
 import tempfile
 
 import safetensors
@@ -29,7 +29,7 @@ NEW = 24
 
 def tensors_of(config):
     """[name, shape] of what a checkpoint of this model holds."""
-    if config["model_type"] in experts.FAMILIES or "text_config" in config:
+    if config["model_type"] in (*experts.FAMILIES, "apertus") or "text_config" in config:
         return saved_tensors(config)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
@@ -68,21 +68,32 @@ def rows_of(spec, model):
     return rows, [r.randint(3, vocab, n).tolist() for n in PROMPTS]
 
 
+def kept(path, only):
+    """Of a file that is there the checkpoints that are not made anew, and the versions that it names."""
+    if not only or not os.path.exists(path):
+        return {}, versions()
+    with gzip.open(path, "rt", encoding="utf-8") as f:
+        stored = json.load(f)
+    return {spec: entry for spec, entry in stored["models"].items() if not spec.startswith(only)}, stored["versions"]
+
+
 def main():
-    data, only = sys.argv[1] if len(sys.argv) > 1 else families.DATA, tuple(sys.argv[2:])
-    old = families.stored(data) if only else {}
-    out = {}
+    p = argparse.ArgumentParser(usage=__doc__)
+    p.add_argument("path", nargs="?", default=families.DATA)
+    p.add_argument("--only", type=lambda text: tuple(text.split(",")), default=("",))
+    a = p.parse_args()
+    old, made_by = kept(a.path, a.only != ("",) and a.only)
+    out = dict(old)
     with tempfile.TemporaryDirectory() as folder:
         for spec, config in families.SPECS.items():
-            if only and not spec.startswith(only):
-                out |= {spec: old[spec]} if spec in old else {}
+            if not spec.startswith(a.only):
                 continue
             entry = out[spec] = {"tensors": tensors_of(config), "weights": {}}
             for form in families.FORMS:
                 path = os.path.join(folder, f"{spec}-{form}")
                 families.write_hf(path, spec, entry["tensors"], form)
                 model = opened(path, config)
-                state = {k: v.detach().numpy() for k, v in (*model.named_parameters(), *model.named_buffers())}
+                state = {k: v.detach().numpy() for k, v in model.state_dict().items()}
                 want = families.weights(spec, entry["tensors"], form)
                 read = families.own_names(experts.fused(want))
                 assert tiny.digest({k: state[k] for k in read}) == tiny.digest(read), f"{path}: read back differently"
@@ -97,8 +108,8 @@ def main():
                 golden["bf16_noise"] = bf16_noise(model, entry["rows"], golden["rows"])
                 entry["weights"][form] = golden
                 print(f"{spec} {form}: bf16 noise {golden['bf16_noise']} {golden.get('route_gap', '')}", flush=True)
-    with open(data, "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0) as z:
-        z.write(json.dumps({"versions": versions(), "models": out}, separators=(",", ":")).encode())
+    with open(a.path, "wb") as f, gzip.GzipFile(fileobj=f, mode="wb", mtime=0) as z:
+        z.write(json.dumps({"versions": made_by, "models": out}, separators=(",", ":")).encode())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #define GGUF_FILES_MAX UINT16_MAX // split.count is u16
+#define GGUF_LIST_MAX  1024       // integers of a list
 
 struct gguf {
     int n_files;                   // entries of files[] to close
@@ -74,6 +75,33 @@ static int integer_of(const struct gguf_header *h, const struct gguf_value *v, u
     return 1;
 }
 
+/* Number `i` of an array, or a single number; a flag is 0 or 1. Returns 0 if it is none. */
+static int number_of(const struct gguf_header *h, const struct gguf_value *v, int64_t i,
+                     double *out)
+{
+    struct gguf_value one = *v;
+    float f;
+    uint64_t magnitude;
+    int negative;
+    if (v->type == GGUF_ARRAY) {
+        one.type = v->element;
+        one.at = v->at + i * gguf_type_bytes(v->element);
+    }
+    if (one.type == GGUF_F32) {
+        memcpy(&f, h->bytes + one.at, sizeof f);
+        *out = (double)f;
+    } else if (one.type == GGUF_F64) {
+        memcpy(out, h->bytes + one.at, sizeof *out);
+    } else if (one.type == GGUF_BOOL) {
+        *out = h->bytes[one.at] != 0;
+    } else if (integer_of(h, &one, &magnitude, &negative)) {
+        *out = negative ? -(double)magnitude : (double)magnitude;
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
 static enum err header_int(const struct gguf_header *h, const char *key, int64_t min, int64_t max,
                            int64_t *out, int *found)
 {
@@ -104,23 +132,12 @@ enum err gguf_float(const struct gguf *g, const char *key, double *out, int *fou
 {
     const struct gguf_header *h = &g->files[0];
     const struct gguf_value *v = gguf_header_find(h, key);
-    uint64_t magnitude;
-    int negative;
     double x;
     *found = v != NULL;
     if (!v)
         return OK;
-    if (v->type == GGUF_F32) {
-        float f;
-        memcpy(&f, h->bytes + v->at, sizeof f);
-        x = (double)f;
-    } else if (v->type == GGUF_F64) {
-        memcpy(&x, h->bytes + v->at, sizeof x);
-    } else if (integer_of(h, v, &magnitude, &negative)) {
-        x = negative ? -(double)magnitude : (double)magnitude;
-    } else {
+    if (v->type == GGUF_ARRAY || v->type == GGUF_BOOL || !number_of(h, v, 0, &x))
         return key_fail(h, key, "a number", v);
-    }
     if (!isfinite(x))
         return fail(ERR_INPUT, "%s: key \"%.80s\": %f is not a finite number", h->label, key, x);
     *out = x;
@@ -203,6 +220,41 @@ enum err gguf_f32_array(const struct gguf *g, const char *key, struct gguf_numbe
     *found = v != NULL;
     if (v)
         *out = (struct gguf_numbers){v->n, g->files[0].bytes + v->at};
+    return OK;
+}
+
+enum err gguf_float_list(const struct gguf *g, const char *key, double *out, int64_t capacity,
+                         int64_t *n, int *found)
+{
+    const struct gguf_header *h = &g->files[0];
+    const struct gguf_value *v = gguf_header_find(h, key);
+    *found = v != NULL;
+    *n = !v ? 0 : v->type == GGUF_ARRAY ? v->n : 1;
+    if (*n > capacity)
+        return fail(ERR_INPUT, "%s: key \"%.80s\": %lld entries, at most %lld are supported",
+                    h->label, key, (long long)*n, (long long)capacity);
+    for (int64_t i = 0; i < *n; i++) {
+        if (!number_of(h, v, i, &out[i]))
+            return key_fail(h, key, "numbers", v);
+        if (!isfinite(out[i]))
+            return fail(ERR_INPUT, "%s: key \"%.80s\": entry %lld is not a finite number", h->label,
+                        key, (long long)i);
+    }
+    return OK;
+}
+
+enum err gguf_int_list(const struct gguf *g, const char *key, int64_t min, int64_t max,
+                       int64_t *out, int64_t capacity, int64_t *n, int *found)
+{
+    double numbers[GGUF_LIST_MAX];
+    TRY(gguf_float_list(g, key, numbers, min_i64(capacity, GGUF_LIST_MAX), n, found));
+    for (int64_t i = 0; i < *n; i++) {
+        const double x = numbers[i];
+        if (!(x >= (double)min && x <= (double)max) || x != (double)(int64_t)x)
+            return fail(ERR_INPUT, "%s: key \"%.80s\": entry %lld is no integer in [%lld, %lld]",
+                        g->files[0].label, key, (long long)i, (long long)min, (long long)max);
+        out[i] = (int64_t)x;
+    }
     return OK;
 }
 

@@ -66,6 +66,12 @@ static inline const char *gguf_strings_next(struct gguf_strings *s, int64_t *n_b
     return text;
 }
 
+/* As source_int_list() and source_float_list(). */
+enum err gguf_int_list(const struct gguf *g, const char *key, int64_t min, int64_t max,
+                       int64_t *out, int64_t capacity, int64_t *n, int *found);
+enum err gguf_float_list(const struct gguf *g, const char *key, double *out, int64_t capacity,
+                         int64_t *n, int *found);
+
 /* Arrays of u8 or i8; borrowed like the views. */
 enum err gguf_byte_array(const struct gguf *g, const char *key, const void **out, int64_t *n,
                          int *found);

@@ -493,6 +493,11 @@ const struct gguf_value *gguf_header_find(const struct gguf_header *h, const cha
     return i < 0 ? NULL : &h->values[i];
 }
 
+int gguf_type_bytes(enum gguf_type type)
+{
+    return types[type].bytes;
+}
+
 const char *gguf_type_text(const struct gguf_value *v, char buf[32])
 {
     if (v->type != GGUF_ARRAY)

@@ -71,6 +71,7 @@ void gguf_header_close(struct gguf_header *h);
 const struct gguf_value *gguf_header_find(const struct gguf_header *h, const char *key);
 /* "u32", "str", "array of f32": static, or in the caller's buffer. */
 const char *gguf_type_text(const struct gguf_value *v, char buf[32]);
+int gguf_type_bytes(enum gguf_type type); // of a number
 /* Reads exactly n bytes; ERR_CORRUPT if the file is now shorter, ERR_IO if the disk fails. */
 enum err gguf_header_read(const struct gguf_header *h, int64_t offset, int64_t n_bytes, void *buf);
 

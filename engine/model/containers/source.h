@@ -60,7 +60,8 @@ enum err source_str(const struct source *s, const char *key, const char **out, i
  * ERR_INPUT. Never found in a GGUF file. */
 enum err source_str_list(const struct source *s, const char *key, const char **out,
                          int64_t capacity, int64_t *n, int *found);
-/* Likewise of integers in [min, max] and of numbers. */
+/* Likewise of integers in [min, max] and of numbers, and of a GGUF file's arrays, where a flag is 0
+ * or 1. */
 enum err source_int_list(const struct source *s, const char *key, int64_t min, int64_t max,
                          int64_t *out, int64_t capacity, int64_t *n, int *found);
 enum err source_float_list(const struct source *s, const char *key, double *out, int64_t capacity,

@@ -1,11 +1,12 @@
 /* engine/model/containers/source_list.c - lists among a source's metadata, and values of any type;
  * see source.h.
  *
- * Refuses: GGUF arrays, which no family needs as a list. */
+ * Refuses: GGUF's arrays of strings, which no family needs as a list. */
 #include "engine/model/containers/source.h"
 
 #include <math.h>
 
+#include "engine/model/containers/gguf.h"
 #include "engine/model/containers/hf.h"
 
 enum err source_str_list(const struct source *s, const char *key, const char **out,
@@ -26,7 +27,7 @@ enum err source_int_list(const struct source *s, const char *key, int64_t min, i
     *n = 0;
     *found = 0;
     if (s->kind == SOURCE_GGUF)
-        return OK;
+        return gguf_int_list(s->impl, key, min, max, out, capacity, n, found);
     return hf_int_array(s->impl, source_key(s, key, full, sizeof full), min, max, out, capacity, n,
                         found);
 }
@@ -38,7 +39,7 @@ enum err source_float_list(const struct source *s, const char *key, double *out,
     *n = 0;
     *found = 0;
     if (s->kind == SOURCE_GGUF)
-        return OK;
+        return gguf_float_list(s->impl, key, out, capacity, n, found);
     const struct hf *hf = s->impl;
     return values_float_list(&hf->config, source_key(s, key, full, sizeof full), out, capacity, n,
                              found);

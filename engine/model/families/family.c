@@ -110,13 +110,10 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
     static const struct {
         const char *name;
         int act;
-    } acts[] = {{"silu", ACT_SILU},
-                {"swish", ACT_SILU},
-                {"gelu", ACT_GELU},
-                {"gelu_new", ACT_GELU_TANH},
-                {"gelu_fast", ACT_GELU_TANH},
-                {"gelu_pytorch_tanh", ACT_GELU_TANH},
-                {"relu", ACT_RELU}};
+    } acts[] = {{"silu", ACT_SILU},           {"swish", ACT_SILU},
+                {"gelu", ACT_GELU},           {"gelu_new", ACT_GELU_TANH},
+                {"gelu_fast", ACT_GELU_TANH}, {"gelu_pytorch_tanh", ACT_GELU_TANH},
+                {"relu", ACT_RELU},           {"xielu", ACT_XIELU}};
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
         if (strcmp(act, acts[i].name) == 0) {
             *out = acts[i].act;
@@ -124,6 +121,19 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
         }
     return family_fail(s, name, key, "unsupported: %s (supported: silu, gelu, gelu_new, relu)",
                        act);
+}
+
+void family_windows(struct shape *shape, int window, int every)
+{
+    for (int i = 0; i < shape->n_layers; i++)
+        shape->layer_window[i] = every == 0 || (i + 1) % every != 0 ? window : 0;
+}
+
+void family_windows_end(struct shape *shape)
+{
+    for (int i = 0; i < shape->n_layers; i++)
+        if (shape->layer_window[i] >= shape->context)
+            shape->layer_window[i] = 0;
 }
 
 void family_defaults(struct shape *shape)
@@ -231,13 +241,15 @@ const struct source_tensor *family_tensor(const struct family_model *m, const st
     return family_part(m, s, role, layer, 0);
 }
 
-/* GGUF's llama files store the rows of a head as (0, h, 1, h + 1, ...), h = rope_dim / 2, because
- * they rotate neighbours. sluice rotates (i, i + h), so row p * h + i of a head is the file's row 2
+/* GGUF's llama and all cohere files store the rows of a head as (0, h, 1, h + 1, ...), h = rope_dim
+ * / 2, because they rotate neighbours. sluice rotates (i, i + h), so row p * h + i of a head is the
+ * file's row 2
  * * i + p. */
 static int64_t unpaired_row(const struct family_model *m, enum tensor_role role, int64_t row)
 {
-    int rotated = role == ROLE_Q || role == ROLE_K || role == ROLE_Q_B || role == ROLE_K_B;
-    if (!m->paired_rows || !rotated)
+    const uint64_t rotated = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_K) | ROLE_BIT(ROLE_Q_B) |
+                             ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_K_NORM_W);
+    if (!m->paired_rows || !(rotated & ROLE_BIT(role)))
         return row;
     int64_t half = m->shape.rope_dim / 2, in_head = row % m->shape.head_dim;
     if (in_head >= 2 * half)
@@ -450,6 +462,8 @@ static int is_buffer(const char *name)
 static int is_role(const struct family_model *m, const char *name, int layer)
 {
     char of_part[NAME_BYTES];
+    if (m->shape.act == ACT_XIELU && strncmp(name, "mlp.act_fn.", 11) == 0)
+        return 1; // a number, which the reader has put into the shape
     for (int role = 0; role < N_ROLES; role++) {
         if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) ||
             !role_in_layer(&m->shape, role, layer))
@@ -528,7 +542,7 @@ static const struct neutral {
     {"residual_multiplier", 1, "granite granitemoe"},
     {"attention_multiplier", 1, "granite granitemoe"},
     {"logits_scaling", 1, "granite granitemoe"},
-    {"logit_scale", 1, ""},
+    {"logit_scale", 1, "cohere cohere2"},
     {"attn_logit_softcapping", 0, "gemma2"},
     {"final_logit_softcapping", 0, "gemma2"},
     {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
@@ -548,7 +562,7 @@ static const struct neutral {
     {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe"},
     {"clip_qkv", 0, ""},
     {"qk_layernorm", 0, "stablelm"},
-    {"use_qk_norm", 0, "glm4_moe minimax_m2"},
+    {"use_qk_norm", 0, "glm4_moe minimax_m2 cohere"},
     {"use_parallel_residual", 0, "gpt_neox stablelm"},
     {"parallel_attn", 0, ""},
     {"alibi", 0, ""},
@@ -571,7 +585,7 @@ static const struct neutral {
     {".embedding_scale", 1, "granite granitemoe"},
     {".residual_scale", 1, "granite granitemoe"},
     {".attention.scale", 0, "granite granitemoe"},
-    {".logit_scale", 1, "granite granitemoe"},
+    {".logit_scale", 1, "granite granitemoe cohere cohere2"},
     {".attn_logit_softcapping", 0, "gemma2"},
     {".final_logit_softcapping", 0, "gemma2"},
     {".attention.clamp_kqv", 0, ""},
@@ -597,7 +611,7 @@ enum err family_check_keys(const struct source *s, const char *family, const cha
 
 static enum err unsupported(const struct source *s, const char *key, const char *what)
 {
-    char have[200] = "";
+    char have[320] = "";
     size_t at = 0;
     for (int i = 0; i < N_FAMILIES && at < sizeof have; i++)
         if (i == 0 || strcmp(families[i].name, families[i - 1].name) != 0) // one has two rows
@@ -658,6 +672,7 @@ enum err family_read(struct family_model *m, const struct source *s)
     const char *gguf_name = s->kind == SOURCE_GGUF ? f->gguf : f->name;
     TRY(family_check_keys(s, f->name, gguf_name));
     TRY(f->read(m, s, gguf_name));
+    family_windows_end(&m->shape);
     TRY(pad_experts(m, s, gguf_name));
     const char *bad = shape_check(&m->shape);
     if (bad)

@@ -33,7 +33,8 @@ struct family_model {
     int file_ffn;        // shape.ffn_dim without the zeros that fill an expert's last rows
     uint64_t roles;      // ROLE_BIT()s; ROLE_HEAD always
     int tied;            // 1: the head is the embedding
-    int paired_rows;     // 1: rows of q and k are in the order (2i, 2i + 1): GGUF llama
+    int paired_rows;     // 1: rows of q and k are in the order (2i, 2i + 1): GGUF llama; cohere and
+                         // ernie
     uint64_t transposed; // ROLE_BIT()s of matrices stored as [k, n]
     uint64_t plus_one;   // ROLE_BIT()s of vectors stored minus 1
     struct family_cut cut[N_ROLES];
@@ -66,6 +67,7 @@ struct family_unused {
     X("gpt2", "gpt2", "gpt2", "GPT2LMHeadModel", family_gpt2_read)                                 \
     X("stablelm", "stablelm", "stablelm", "StableLmForCausalLM", family_stablelm_read)             \
     X("olmo2", "olmo2", "olmo2", "Olmo2ForCausalLM", family_olmo2_read)                            \
+    X("olmo3", "", "olmo3", "Olmo3ForCausalLM", family_olmo3_read)                                 \
     X("granite", "granite", "granite", "GraniteForCausalLM", family_granite_read)                  \
     X("granitemoe", "granitemoe", "granitemoe", "GraniteMoeForCausalLM", family_granite_moe_read)  \
     X("granitemoe", "", "granitemoeshared", "GraniteMoeSharedForCausalLM",                         \
@@ -78,6 +80,14 @@ struct family_unused {
       family_ernie4_5_moe_read)                                                                    \
     X("olmoe", "olmoe", "olmoe", "OlmoeForCausalLM", family_olmoe_read)                            \
     X("smollm3", "smollm3", "smollm3", "SmolLM3ForCausalLM", family_smollm3_read)                  \
+    X("cohere", "command-r", "cohere", "CohereForCausalLM", family_cohere_read)                    \
+    X("cohere2", "cohere2", "cohere2", "Cohere2ForCausalLM", family_cohere_read)                   \
+    X("ministral3", "", "ministral3", "Ministral3ForCausalLM", family_ministral3_read)             \
+    X("mistral3", "mistral3", "mistral3", "Mistral3ForConditionalGeneration",                      \
+      family_mistral3_read)                                                                        \
+    X("apertus", "apertus", "apertus", "ApertusForCausalLM", family_apertus_read)                  \
+    X("exaone4", "exaone4", "exaone4", "Exaone4ForCausalLM", family_exaone4_read)                  \
+    X("seed_oss", "seed_oss", "seed_oss", "SeedOssForCausalLM", family_seed_oss_read)              \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
 /* Finds the family, reads the shape, and checks that every tensor exists with its dimensions.
@@ -113,6 +123,8 @@ enum {
     WINDOWS_ASKED = 2,  // only if use_sliding_window is true
     WINDOWS_LISTED = 4, // layer_types lists the layers
     WINDOWS_LATE = 8,   // without a list: layers from max_window_layers on
+    WINDOWS_EVERY = 16, // sliding_window_pattern may replace the dialect's `every`
+    WINDOWS_SURE = 32,  // `window` is the default of GGUF files, too
 };
 #define FAMILY_WINDOW 4096 // default of most classes without sliding_window
 
@@ -145,16 +157,18 @@ struct family_dialect {
     const char *eps_key;                 // NULL: "rms_norm_eps"
     const char *theta_key, *partial_key; // NULL: "rope_theta", "partial_rotary_factor"
     double theta;                        // default; 0: 10,000
+    const struct rope *rope;             // if config.json describes none; NULL: plain
     double partial;                      // default; 0: 1
     uint64_t biases;                     // optional roles whose presence config.json need not state
     int attention_bias;                  // default if config.json lacks it
+    const char *out_bias_key;            // says it of attention's output; NULL: "attention_bias"
     int tied;                            // default if config.json lacks it: 1, 0; -1: by presence
     int yarn_is_long;                    // 1: rope type "yarn" means longrope
     int yarn_smooth;                     // 1: ramps of GGUF files do not end at whole pairs
     unsigned windows;        // WINDOWS_...: keys that config.json may have; 0: no window
     int window;              // default without sliding_window; 0: no window
+    int every;               // without a list: each every-th layer has no window; 0: all have one
     int unpaired;            // 1: GGUF's rows of q and k are already in sluice's order
-    int paired;              // 1: config.json's models rotate neighbours, as GGUF's llama
     const char *prefixes[3]; // of tensors in safetensors; all NULL: "model.", ""
 };
 enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,
@@ -211,6 +225,11 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
 void family_gemma2_shape(struct shape *shape);
 /* The same for gpt-oss. */
 void family_gpt_oss_shape(struct shape *shape);
+/* Gives all layers a window but each every-th (0: all of them). */
+void family_windows(struct shape *shape, int window, int every);
+/* Removes windows at least as long as the context, which mask nothing. Until then a window tells
+ * the kind of its layer. */
+void family_windows_end(struct shape *shape);
 /* Defaults of all families: factors 1, no RoPE scaling. */
 void family_defaults(struct shape *shape);
 /* Sets m->tied. `flag`: 1, 0, or -1 if the file does not say: tied if there is no head tensor. */

@@ -40,8 +40,8 @@ enum err family_ernie4_5_moe_read(struct family_model *m, const struct source *s
                                                      .route_alone = 1,
                                                      .router = ROUTER_BIAS,
                                                      .theta = 500000,
-                                                     .tied = 1,
-                                                     .paired = 1}));
+                                                     .tied = 1}));
+    m->paired_rows = 1;
     if (s->kind == SOURCE_HF)
         TRY(source_int(s, "moe_layer_end_index", -1, INT_MAX, &last, &found));
     if (last >= 0 && last < m->shape.n_layers - 1)

@@ -7,12 +7,11 @@
 #include "engine/model/families/family_names.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #define ATTN_SOFTCAP  50
 #define LOGIT_SOFTCAP 30
 #define WINDOW        4096
+#define EVERY         2
 #define QUERY_SCALAR  256 // config.json
 #define LAYERS_27B    46
 
@@ -22,12 +21,7 @@ static const struct family_names names_hf = {
 static const struct family_names names_gguf = {
     "blk.", {GGUF_ENDS, GGUF_NORMS, GGUF_POST_NORMS, GGUF_QKV, GGUF_O, GGUF_GATE, GGUF_MLP}};
 
-static void window_layer(struct shape *shape, int layer, int has, int64_t window)
-{
-    shape->layer_window[layer] = has && window < shape->context ? (int32_t)window : 0;
-}
-
-void family_gemma2_shape(struct shape *shape)
+static void defaults(struct shape *shape)
 {
     shape->norm_place = NORM_AROUND;
     shape->attn_softcap = ATTN_SOFTCAP;
@@ -35,26 +29,12 @@ void family_gemma2_shape(struct shape *shape)
     shape->embed_scale = sqrtf((float)shape->dim);
     if (shape->n_layers == LAYERS_27B)
         shape->attn_scale = (float)(1 / sqrt((double)shape->dim / shape->n_heads));
-    for (int i = 0; i < shape->n_layers; i++)
-        window_layer(shape, i, i % 2 == 0, WINDOW);
 }
 
-/* Reads the window's length, and from config.json also its layers. */
-static enum err read_windows(const struct source *s, const char *name, struct shape *shape)
+void family_gemma2_shape(struct shape *shape)
 {
-    const char *types[SHAPE_LAYERS_MAX];
-    char key[100] = "sliding_window";
-    int64_t n = 0, window = WINDOW;
-    int found = 0;
-    if (s->kind == SOURCE_GGUF)
-        snprintf(key, sizeof key, "%s.attention.sliding_window", name);
-    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &found));
-    TRY(source_int(s, key, 2, INT32_MAX, &window, &found));
-    window = source_null(s, key) ? shape->context : window;
-    for (int i = 0; i < shape->n_layers; i++)
-        window_layer(shape, i, n > 0 ? strcmp(types[i], "sliding_attention") == 0 : i % 2 == 0,
-                     window);
-    return OK;
+    defaults(shape);
+    family_windows(shape, WINDOW, EVERY);
 }
 
 static enum err read_cap(const struct source *s, const char *name, const char *key, float *cap)
@@ -74,17 +54,18 @@ enum err family_gemma2_read(struct family_model *m, const struct source *s, cons
     shape->norm_place = NORM_AROUND;
     m->plus_one = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_POST1_W) |
                   ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_FINAL_NORM_W);
-    TRY(family_read_dialect(m, s, name,
-                            &(struct family_dialect){.hf = &names_hf,
-                                                     .gguf = &names_gguf,
-                                                     .act_key = "hidden_activation",
-                                                     .act = "gelu_pytorch_tanh",
-                                                     .tied = 1,
-                                                     .unpaired = 1,
-                                                     .windows = WINDOWS_HAVE | WINDOWS_LISTED,
-                                                     .window = WINDOW}));
-    family_gemma2_shape(shape);
-    TRY(read_windows(s, name, shape));
+    TRY(family_read_dialect(
+        m, s, name,
+        &(struct family_dialect){.hf = &names_hf,
+                                 .gguf = &names_gguf,
+                                 .act_key = "hidden_activation",
+                                 .act = "gelu_pytorch_tanh",
+                                 .tied = 1,
+                                 .unpaired = 1,
+                                 .windows = WINDOWS_HAVE | WINDOWS_LISTED | WINDOWS_SURE,
+                                 .window = WINDOW,
+                                 .every = EVERY}));
+    defaults(shape);
     TRY(read_cap(s, name, gguf ? ".attn_logit_softcapping" : "attn_logit_softcapping",
                  &shape->attn_softcap));
     TRY(read_cap(s, name, gguf ? ".final_logit_softcapping" : "final_logit_softcapping",

@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-#define PATTERN     6 // default: every sixth layer has no window
+#define EVERY       6 // default: every sixth layer has no window
 #define LOCAL_THETA 10000
 #define SCALAR      256 // default scale of scores, for config.json
 #define LAYERS_27B  62
@@ -25,38 +25,6 @@ static const struct family_names names_gguf = {
     "blk.",
     {GGUF_ENDS, GGUF_NORMS, GGUF_POST_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM, GGUF_GATE, GGUF_MLP}};
 
-/* Layers with a window use ropes[1]; the others have no window. */
-static enum err local_layers(const struct source *s, struct shape *shape)
-{
-    const char *types[SHAPE_LAYERS_MAX];
-    int64_t n = 0, pattern = PATTERN;
-    int found = 0;
-    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &found));
-    if (s->kind == SOURCE_HF)
-        TRY(source_int(s, "sliding_window_pattern", 1, SHAPE_LAYERS_MAX, &pattern, &found));
-    for (int i = 0; i < shape->n_layers; i++) {
-        int local = n > 0 ? strcmp(types[i], "sliding_attention") == 0 : (i + 1) % pattern != 0;
-        shape->layer_rope[i] = (uint8_t)local;
-        if (!local)
-            shape->layer_window[i] = 0;
-    }
-    return OK;
-}
-
-static enum err local_angles(const struct source *s, const char *name, struct shape *shape)
-{
-    double theta = LOCAL_THETA;
-    if (s->kind == SOURCE_GGUF) {
-        TRY(family_float(s, name, ".rope.freq_base_swa", 1e-6, 1e12, &theta));
-    } else {
-        TRY(family_float(s, "", "rope_local_base_freq", 1e-6, 1e12, &theta));
-        TRY(family_float(s, "", "rope_parameters.sliding_attention.rope_theta", 1e-6, 1e12,
-                         &theta));
-    }
-    rope_fill_plain(shape, 1, theta);
-    return OK;
-}
-
 static enum err read_text(struct family_model *m, const struct source *s, const char *name,
                           const char *const prefixes[2])
 {
@@ -68,19 +36,20 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     m->plus_one = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_POST1_W) |
                   ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_K_NORM_W) |
                   ROLE_BIT(ROLE_FINAL_NORM_W);
-    TRY(family_read_dialect(m, s, name,
-                            &(struct family_dialect){.hf = &names_hf,
-                                                     .gguf = &names_gguf,
-                                                     .act_key = "hidden_activation",
-                                                     .act = "gelu_pytorch_tanh",
-                                                     .theta = 1e6,
-                                                     .tied = 1,
-                                                     .unpaired = 1,
-                                                     .windows = WINDOWS_HAVE | WINDOWS_LISTED,
-                                                     .window = FAMILY_WINDOW,
-                                                     .prefixes = {prefixes[0], prefixes[1]}}));
-    TRY(local_layers(s, shape));
-    TRY(local_angles(s, name, shape));
+    TRY(family_read_dialect(
+        m, s, name,
+        &(struct family_dialect){.hf = &names_hf,
+                                 .gguf = &names_gguf,
+                                 .act_key = "hidden_activation",
+                                 .act = "gelu_pytorch_tanh",
+                                 .theta = 1e6,
+                                 .tied = 1,
+                                 .unpaired = 1,
+                                 .windows = WINDOWS_HAVE | WINDOWS_LISTED | WINDOWS_EVERY,
+                                 .window = FAMILY_WINDOW,
+                                 .every = EVERY,
+                                 .prefixes = {prefixes[0], prefixes[1]}}));
+    TRY(rope_fill_windows(s, name, shape, LOCAL_THETA));
     if (s->kind == SOURCE_HF)
         TRY(family_float(s, "", "query_pre_attn_scalar", 1e-6, 1e6, &scalar));
     else if (shape->n_layers == LAYERS_27B)

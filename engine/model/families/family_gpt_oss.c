@@ -8,6 +8,7 @@
 
 #define LIMIT  7 // default limit of the activation
 #define WINDOW 128
+#define EVERY  2
 #define THETA  150000
 
 static const struct family_names names_hf = {
@@ -31,20 +32,7 @@ void family_gpt_oss_shape(struct shape *shape)
     shape->sinks = 1;
     shape->act = ACT_GELU_QUICK;
     shape->act_limit = LIMIT;
-    for (int i = 0; i < shape->n_layers; i += 2)
-        shape->layer_window[i] = WINDOW < shape->context ? WINDOW : 0;
-}
-
-/* Without a list, every other layer has a window. */
-static enum err read_windows(const struct source *s, struct shape *shape)
-{
-    const char *types[SHAPE_LAYERS_MAX];
-    int64_t n = 0;
-    int found = 0;
-    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &found));
-    for (int i = 1; i < shape->n_layers && !found; i += 2)
-        shape->layer_window[i] = 0;
-    return OK;
+    family_windows(shape, WINDOW, EVERY);
 }
 
 /* The even rows of an expert are gate's, the odd ones up's. */
@@ -80,8 +68,8 @@ enum err family_gpt_oss_read(struct family_model *m, const struct source *s, con
                                  .unpaired = 1,
                                  .yarn_smooth = 1,
                                  .windows = WINDOWS_HAVE | WINDOWS_LISTED,
-                                 .window = WINDOW}));
-    TRY(read_windows(s, shape));
+                                 .window = WINDOW,
+                                 .every = EVERY}));
     if (s->kind == SOURCE_HF) {
         TRY(family_float(s, "", "swiglu_limit", 1e-3, 1e5, &limit));
         cut_experts(m, s);

@@ -60,12 +60,6 @@ static enum err read_window(const struct source *s, const char *key, int64_t *wi
     return OK;
 }
 
-/* 0 for a window at least as long as the context, which masks nothing. */
-static int window_that_masks(const struct shape *shape, int64_t window)
-{
-    return window < shape->context ? (int)window : 0;
-}
-
 /* layer_types as flags: 1 for a layer with a window. *n = 0: no list. */
 static enum err read_layer_types(const struct source *s, const struct shape *shape,
                                  int has[SHAPE_LAYERS_MAX], int64_t *n, int *any)
@@ -94,6 +88,7 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
 {
     int has[SHAPE_LAYERS_MAX], used = !(d->windows & WINDOWS_ASKED), found = 0, any = 0;
     int64_t n = 0, window = d->window, from = d->windows & WINDOWS_LATE ? LATE_LAYER : 0;
+    int64_t every = d->every;
     if (!(d->windows & WINDOWS_HAVE))
         return OK;
     if (!used)
@@ -110,9 +105,34 @@ static enum err read_window_hf(const struct source *s, const struct family_diale
         return family_fail(s, "", "sliding_window", "missing");
     if (d->windows & WINDOWS_LATE)
         TRY(source_int(s, "max_window_layers", 0, INT32_MAX, &from, &found));
+    if (n == 0 && (d->windows & WINDOWS_EVERY)) // beside a list it may be anything
+        TRY(source_int(s, "sliding_window_pattern", 1, INT32_MAX, &every, &found));
+    family_windows(shape, (int)window, (int)every);
     for (int i = 0; i < shape->n_layers; i++)
-        if (n > 0 ? has[i] : i >= from)
-            shape->layer_window[i] = window_that_masks(shape, window);
+        if (n > 0)
+            shape->layer_window[i] = has[i] ? (int)window : 0;
+        else if (i < from)
+            shape->layer_window[i] = 0;
+    return OK;
+}
+
+/* GGUF's keys: the length; each how-many-th layer has none, or a flag per layer. */
+static enum err read_window_gguf(const struct source *s, const char *name,
+                                 const struct family_dialect *d, struct shape *shape)
+{
+    int64_t has[SHAPE_LAYERS_MAX], n = 0, window = d->windows & WINDOWS_SURE ? d->window : 0;
+    char key[100];
+    int found = 0;
+    snprintf(key, sizeof key, "%s.attention.sliding_window", name);
+    TRY(read_window(s, key, &window));
+    snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", name);
+    TRY(source_int_list(s, key, 0, INT32_MAX, has, SHAPE_LAYERS_MAX, &n, &found));
+    if (n > 1 && n != shape->n_layers)
+        return family_fail(s, "", key, "has %lld entries, expected %d", (long long)n,
+                           shape->n_layers);
+    family_windows(shape, (int)window, n == 1 ? (int)has[0] : d->every);
+    for (int i = 0; i < n && n > 1; i++)
+        shape->layer_window[i] = has[i] ? (int)window : 0;
     return OK;
 }
 
@@ -283,15 +303,39 @@ static void choose_names(struct family_model *m, const struct source *s,
 static enum err read_biases(uint64_t *biases, const struct source *s,
                             const struct family_dialect *d)
 {
-    int attention = d->attention_bias, mlp = 0;
+    int attention = d->attention_bias, mlp = 0, out = 0;
     *biases = d->biases;
     TRY(family_flag(s, "", "attention_bias", &attention));
     TRY(family_flag(s, "", "mlp_bias", &mlp));
+    if (d->out_bias_key)
+        TRY(family_flag(s, "", d->out_bias_key, &out));
     if (attention)
-        *biases |=
-            ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) | ROLE_BIT(ROLE_O_B);
+        *biases |= ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B);
+    if (d->out_bias_key ? out : attention)
+        *biases |= ROLE_BIT(ROLE_O_B);
     if (mlp)
         *biases |= ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
+    return OK;
+}
+
+/* RoPE of config.json, or of its class if the file describes none. */
+static enum err read_rope_hf(struct rope *rope, const struct source *s,
+                             const struct family_dialect *d)
+{
+    double ignored;
+    int old = 0, new = 0;
+    source_weigh(s, "rope_scaling", &ignored, &old);
+    source_weigh(s, "rope_parameters", &ignored, &new);
+    if (d->rope && !old && !new) {
+        *rope = *d->rope;
+        return OK;
+    }
+    *rope = rope_plain(d->theta > 0 ? d->theta : 10000);
+    rope->partial = d->partial > 0 ? d->partial : 1;
+    TRY(rope_read_hf(rope, s, d->theta_key ? d->theta_key : "rope_theta",
+                     d->partial_key ? d->partial_key : "partial_rotary_factor"));
+    if (d->yarn_is_long && rope->kind == ROPE_YARN)
+        rope->kind = ROPE_LONG;
     return OK;
 }
 
@@ -311,7 +355,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     static const char *const llama_prefixes[] = {"model.", ""};
     const char *act_key = d->act_key ? d->act_key : "hidden_act";
     struct shape *shape = &m->shape;
-    struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
+    struct rope rope;
     char act[32];
     int tied = d->tied;
     double eps = shape->norm_eps;
@@ -324,11 +368,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     snprintf(act, sizeof act, "%s", d->act ? d->act : "silu");
     TRY(family_str(s, "", act_key, act, sizeof act));
     TRY(family_act(s, "", act_key, act, &shape->act));
-    rope.partial = d->partial > 0 ? d->partial : 1;
-    TRY(rope_read_hf(&rope, s, d->theta_key ? d->theta_key : "rope_theta",
-                     d->partial_key ? d->partial_key : "partial_rotary_factor"));
-    if (d->yarn_is_long && rope.kind == ROPE_YARN)
-        rope.kind = ROPE_LONG;
+    TRY(read_rope_hf(&rope, s, d));
     TRY(read_window_hf(s, d, shape));
     TRY(read_biases(&biases, s, d));
     TRY(family_flag(s, "", "tie_word_embeddings", &tied));
@@ -337,7 +377,6 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     TRY(rotated_dims(s, shape, &rope));
     TRY(rope_fill(&rope, s, shape));
     m->names = d->hf ? d->hf : &names_hf;
-    m->paired_rows = d->paired;
     TRY(family_prefix(m, s, d->prefixes[0] ? d->prefixes : llama_prefixes, 2));
     choose_names(m, s, d->hf_experts);
     for (int role = 0; role < N_ROLES; role++) // attention_bias may mean q, k and v alone
@@ -364,11 +403,6 @@ static enum err read_gguf_heads(struct shape *shape, const struct source *s, con
     if (shape->rope_dim > shape->head_dim || shape->rope_dim % 2 != 0)
         return family_fail(s, name, ".rope.dimension_count", "%d is odd or above the head's %d",
                            shape->rope_dim, shape->head_dim);
-    n = 0;
-    snprintf(key, sizeof key, "%s.attention.sliding_window", name);
-    TRY(read_window(s, key, &n));
-    for (int i = 0; i < shape->n_layers; i++)
-        shape->layer_window[i] = window_that_masks(shape, n);
     return OK;
 }
 
@@ -395,6 +429,7 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     TRY(leave_out_mtp(s, name, shape));
     TRY(read_experts(s, name, d, shape));
     TRY(read_gguf_heads(shape, s, name));
+    TRY(read_window_gguf(s, name, d, shape));
     rope.truncate = !d->yarn_smooth;
     TRY(rope_read_gguf(&rope, s, name, shape->rope_dim));
     TRY(family_float(s, name,

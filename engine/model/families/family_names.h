@@ -9,11 +9,11 @@
 #define HF_FINAL_NORM  [ROLE_FINAL_NORM_W] = "norm.weight"
 #define HF_INPUT_NORM  [ROLE_NORM1_W] = "input_layernorm.weight"
 #define HF_SECOND_NORM [ROLE_NORM2_W] = "post_attention_layernorm.weight"
-/* Norms around attention and MLP. */
-#define HF_AROUND_NORMS                                                                            \
-    [ROLE_POST1_W] = "post_attention_layernorm.weight",                                            \
-    [ROLE_NORM2_W] = "pre_feedforward_layernorm.weight",                                           \
-    [ROLE_POST2_W] = "post_feedforward_layernorm.weight"
+/* Norms of what attention and MLP add; and around both. */
+#define HF_POST_NORMS                                                                              \
+    [ROLE_POST1_W] = "post_attention_layernorm.weight", [ROLE_POST2_W] =                           \
+                                                            "post_feedforward_layernorm.weight"
+#define HF_AROUND_NORMS HF_POST_NORMS, [ROLE_NORM2_W] = "pre_feedforward_layernorm.weight"
 #define HF_QKV                                                                                     \
     [ROLE_Q] = "self_attn.q_proj.weight", [ROLE_Q_B] = "self_attn.q_proj.bias",                    \
     [ROLE_K] = "self_attn.k_proj.weight", [ROLE_K_B] = "self_attn.k_proj.bias",                    \

@@ -87,9 +87,9 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_NORM2_W:
         return need_if(norm2);
     case ROLE_NORM1_B:
-        return need_if(norms && s->norm == NORM_LAYER);
+        return need_if(norms && s->norm == NORM_LAYER && !s->bare_norm);
     case ROLE_NORM2_B:
-        return need_if(norm2 && s->norm == NORM_LAYER);
+        return need_if(norm2 && s->norm == NORM_LAYER && !s->bare_norm);
     case ROLE_POST1_W:
     case ROLE_POST2_W:
         return need_if(posts);
@@ -101,7 +101,7 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_FINAL_NORM_W:
         return need_if(s->final_norm);
     case ROLE_FINAL_NORM_B:
-        return need_if(s->final_norm && s->norm == NORM_LAYER);
+        return need_if(s->final_norm && s->norm == NORM_LAYER && !s->bare_norm);
     case ROLE_GATE:
         return need_if(s->gated);
     case ROLE_ROUTER:

@@ -141,6 +141,9 @@ enum err rope_read_gguf(struct rope *r, const struct source *s, const char *name
     TRY(family_float(s, name, ".rope.scale_linear", 0, 1e12, &legacy));
     TRY(family_float(s, name, ".rope.scaling.original_context_length", 0, 1e12, &r->original));
     TRY(family_float(s, name, ".rope.scaling.attn_factor", 0, 1e6, &attn_factor));
+    TRY(family_float(s, name, ".rope.scaling.yarn_log_multiplier", 0, 1e6, &r->mscale_all_dim));
+    TRY(family_float(s, name, ".rope.scaling.yarn_beta_fast", 0, 1e12, &r->beta_fast));
+    TRY(family_float(s, name, ".rope.scaling.yarn_beta_slow", 0, 1e12, &r->beta_slow));
     if (type[0])
         TRY(kind_of(r, s, ".rope.scaling.type", type));
     else if (legacy > 0 && legacy != 1) { // files older than rope.scaling.*
@@ -221,7 +224,7 @@ static double yarn_scale(const struct rope *r, int is_gguf)
     if (r->attention_factor > 0)
         return r->attention_factor;
     if (is_gguf)
-        return (grown + 1) * (r->mscale > 0 ? r->mscale : 1);
+        return (grown + 1) * (r->mscale > 0 ? r->mscale : 1) / (r->mscale_all_dim * grown + 1);
     if (r->mscale > 0 && r->mscale_all_dim > 0)
         return (r->mscale * grown + 1) / (r->mscale_all_dim * grown + 1);
     return grown + 1;
@@ -261,6 +264,30 @@ void rope_fill_plain(struct shape *shape, int table, double theta)
     shape->ropes[table].scale = 1;
     for (int i = 0; i < shape->rope_dim / 2; i++)
         shape->ropes[table].inv_freq[i] = plain_freq(&r, i, shape->rope_dim);
+}
+
+enum err rope_fill_windows(const struct source *s, const char *name, struct shape *shape,
+                           double theta)
+{
+    const char *const object = "rope_parameters.sliding_attention";
+    char type[32] = "default";
+    if (shape->rope_long > 0)
+        return family_fail(s, "", "rope_scaling", "unsupported: longrope, in %s models",
+                           shape->family);
+    if (s->kind == SOURCE_GGUF) {
+        TRY(family_float(s, name, ".rope.freq_base_swa", 1e-6, 1e12, &theta));
+    } else {
+        TRY(family_float(s, "", "rope_local_base_freq", 1e-6, 1e12, &theta));
+        TRY(family_float(s, "", "rope_parameters.sliding_attention.rope_theta", 1e-6, 1e12,
+                         &theta));
+        TRY(family_str(s, "", "rope_parameters.sliding_attention.rope_type", type, sizeof type));
+    }
+    if (strcmp(type, "default") != 0)
+        return family_fail(s, "", object, "unsupported rope_type: %s", type);
+    rope_fill_plain(shape, 1, theta);
+    for (int i = 0; i < shape->n_layers; i++)
+        shape->layer_rope[i] = shape->layer_window[i] > 0;
+    return OK;
 }
 
 enum err rope_fill(const struct rope *from, const struct source *s, struct shape *shape)

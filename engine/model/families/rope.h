@@ -38,6 +38,10 @@ enum err rope_read_gguf(struct rope *r, const struct source *s, const char *name
 enum err rope_fill(const struct rope *r, const struct source *s, struct shape *shape);
 /* Angles of one table without scaling. */
 void rope_fill_plain(struct shape *shape, int table, double theta);
+/* For layers with a window, table 1: unscaled, of a theta of their own. `theta`: the default.
+ * ERR_INPUT. */
+enum err rope_fill_windows(const struct source *s, const char *name, struct shape *shape,
+                           double theta);
 /* Divides frequencies by the tensor rope_freqs.weight of a GGUF file, if present. */
 enum err rope_divide(const struct source *s, struct shape *shape);
 
