@@ -66,6 +66,7 @@ static void test_olmo3(void **state)
     start_layers("olmo3", post_norms, 2);
     add_layers("model.layers.", qk, 2);
     set_int("sliding_window", 100);
+    set_int("sliding_window_pattern", 2); // not of this class
     set_float("rope_theta", 10000);
     expect_good(); // each fourth layer has no window, so both have one
     assert_true(model.shape.layer_window[1] == 100 && model.shape.layer_rope[1] == 1);
@@ -150,30 +151,58 @@ static void test_cohere(void **state)
     expect_bad("use_qk_norm: unsupported in cohere2 models");
 }
 
-static void test_cohere2_gguf(void **state)
+/* A GGUF model of llama's keys of sizes and matrices, and the norms of `layer_norms`. */
+static void start_gguf(const char *arch, const struct line *layer_norms, int n_norms)
 {
     static const struct line lines[] = {
-        {"attn_norm.weight", DIM, 0}, {"attn_q.weight", Q, DIM},      {"attn_k.weight", KV, DIM},
-        {"attn_v.weight", KV, DIM},   {"attn_output.weight", DIM, Q}, {"ffn_gate.weight", FFN, DIM},
-        {"ffn_up.weight", FFN, DIM},  {"ffn_down.weight", DIM, FFN}};
-    (void)state;
+        {"attn_q.weight", Q, DIM},      {"attn_k.weight", KV, DIM},    {"attn_v.weight", KV, DIM},
+        {"attn_output.weight", DIM, Q}, {"ffn_gate.weight", FFN, DIM}, {"ffn_up.weight", FFN, DIM},
+        {"ffn_down.weight", DIM, FFN}};
+    static const struct {
+        const char *key;
+        int value;
+    } sizes[] = {{"block_count", N_LAYERS},
+                 {"embedding_length", DIM},
+                 {"feed_forward_length", FFN},
+                 {"attention.head_count", HEADS},
+                 {"attention.head_count_kv", KV_HEADS},
+                 {"context_length", 8192}};
+    char key[80];
     start(SOURCE_GGUF);
-    set_str("general.architecture", "cohere2");
-    set_int("cohere2.block_count", N_LAYERS);
-    set_int("cohere2.embedding_length", DIM);
-    set_int("cohere2.feed_forward_length", FFN);
-    set_int("cohere2.attention.head_count", HEADS);
-    set_int("cohere2.attention.head_count_kv", KV_HEADS);
-    set_int("cohere2.context_length", 4096);
-    add_layers("blk.", lines, 8);
+    set_str("general.architecture", arch);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, sizes[i].key);
+        set_int(key, sizes[i].value);
+    }
+    add_layers("blk.", lines, 7);
+    add_layers("blk.", layer_norms, n_norms);
     add("token_embd.weight", 2, VOCAB, DIM);
     add("output_norm.weight", 1, DIM, 0);
+}
+
+static void test_gguf(void **state)
+{
+    static const struct line around[] = {{"attn_norm.weight", DIM, 0},
+                                         {"ffn_norm.weight", DIM, 0},
+                                         {"post_attention_norm.weight", DIM, 0},
+                                         {"post_ffw_norm.weight", DIM, 0}};
+    (void)state;
+    start_gguf("cohere2", around, 1);
     expect_bad("cohere2.logit_scale: missing");
     set_float("cohere2.logit_scale", 0.25);
     expect_bad("cohere2.attention.sliding_window: missing");
     set_int("cohere2.attention.sliding_window", 100);
     expect_good();
     assert_true(model.tied && model.paired_rows && model.shape.layer_window[1] == 100);
+    start_gguf("gemma2", around, 4); // says nothing of a window
+    expect_good();
+    assert_true(model.shape.layer_window[0] == 4096 && model.shape.layer_window[1] == 0);
+    start_gguf("mistral3", around, 2);
+    set_float("mistral3.attention.temperature_scale", 0.1);
+    expect_bad("original_max_position_embeddings: missing");
+    set_int("mistral3.rope.scaling.original_context_length", 1024);
+    expect_good();
+    assert_true(model.shape.query_period == 1024 && model.paired_rows);
 }
 
 static void test_ministral3(void **state)
@@ -184,6 +213,8 @@ static void test_ministral3(void **state)
     expect_good(); // nothing said of RoPE: the class's own numbers
     assert_true(model.shape.query_beta == 0.1f && model.shape.query_period == 16384);
     assert_true(model.shape.ropes[0].scale == 1 && shape_window(&model.shape) == 0);
+    const float slow = model.shape.ropes[0].inv_freq[31]; // stretched to 16 times the context
+    assert_true(fabs((double)slow * 16 * pow(1e6, 62 / 64.0) - 1) < 1e-5);
     set_str("rope_parameters", ""); // there is one, whose members follow
     set_str("rope_parameters.rope_type", "default");
     expect_bad("rope_parameters: llama_4_scaling_beta: missing");
@@ -259,9 +290,9 @@ static void test_apertus(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_seed_oss),     cmocka_unit_test(test_olmo3),
-        cmocka_unit_test(test_exaone4),      cmocka_unit_test(test_cohere),
-        cmocka_unit_test(test_cohere2_gguf), cmocka_unit_test(test_ministral3),
+        cmocka_unit_test(test_seed_oss), cmocka_unit_test(test_olmo3),
+        cmocka_unit_test(test_exaone4),  cmocka_unit_test(test_cohere),
+        cmocka_unit_test(test_gguf),     cmocka_unit_test(test_ministral3),
         cmocka_unit_test(test_apertus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,7 +55,7 @@ class Family:
         self.softcap, self.logit_cap = (c.get(f"{of}_logit_softcapping", default if self.kind == "gemma2" else None)
                                         for of, default in (("attn", 50.0), ("final", 30.0)))
         act = c.get("hidden_activation") or c.get("hidden_act") or c.get("activation_function", "gelu_new")
-        self.act = ACTS["gelu_new" if self.kind == "gemma" else act]
+        self.act = ACTS.get("gelu_new" if self.kind == "gemma" else act)  # xIELU has numbers of each layer
         self.plus = 1.0 if self.kind.startswith("gemma") else 0.0
         self.route_gap = math.inf  # the least lead of a chosen expert over the rest, of all tokens so far
         self.set_rope()

@@ -301,7 +301,7 @@ static void test_windows(void **state)
     expect_good();
     assert_true(model.shape.layer_window[0] == 0 && model.shape.layer_window[1] == 64);
     set_int("sliding_window", 1);
-    expect_bad("layer_window");
+    expect_bad("sliding_window: 1 is out of range");
     llama_hf("smollm3"); // without a list, the layers without positions have the window
     set_int("no_rope_layer_interval", 2);
     set_int("sliding_window", 64);

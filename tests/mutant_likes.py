@@ -11,7 +11,7 @@ fault("what stands beside a list of layers is read", "engine/model/families/fami
 fault("every class reads how many layers have a window", "engine/model/families/family_llama.c",
       "if (n == 0 && (d->windows & WINDOWS_EVERY))", "if (n == 0)", LIKES)
 fault("a GGUF file without a window has none", "engine/model/families/family_llama.c",
-      "d->windows & WINDOWS_SURE ? d->window : 0", "0", "family_golden.py --only gemma2-default")
+      "d->windows & WINDOWS_SURE ? d->window : 0", "0", LIKES)
 fault("a window as long as the context is no kind of layer", "engine/model/families/family.c",
       "every == 0 || (i + 1) % every != 0 ? window : 0;",
       "window < shape->context && (every == 0 || (i + 1) % every != 0) ? window : 0;", LIKES)

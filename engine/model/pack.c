@@ -172,7 +172,7 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
         pack_put_u32(o, (uint32_t)s->layer_window[i]);
     pack_put(o, s->layer_dense, sizeof s->layer_dense);
-    for (int i = 0; i < 2 * SHAPE_LAYERS_MAX; i++)
+    for (int i = 0; i < 2 * s->n_layers && s->act == ACT_XIELU; i++)
         put_f32(o, s->layer_alpha[i / 2][i % 2]);
 }
 
@@ -201,7 +201,8 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
     const void *layer_dense = pack_get(in, sizeof s->layer_dense);
     if (layer_dense)
         memcpy(s->layer_dense, layer_dense, sizeof s->layer_dense);
-    for (int i = 0; i < 2 * SHAPE_LAYERS_MAX; i++)
+    const int n_alpha = s->act == ACT_XIELU ? (int)min_i64(s->n_layers, SHAPE_LAYERS_MAX) : 0;
+    for (int i = 0; i < 2 * n_alpha; i++) // the shape's numbers are checked later
         s->layer_alpha[i / 2][i % 2] = get_f32(in);
 }
 

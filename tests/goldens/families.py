@@ -205,9 +205,9 @@ SPECS = {
     "cohere-plain": common("cohere", 96, 3, 1, 160, 2, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=10000.0,
                            tie_word_embeddings=True),
     "cohere-norms": common("cohere", 128, 4, 2, 192, 2, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=4000000.0,
-                           use_qk_norm=True, logit_scale=0.25),
+                           use_qk_norm=True, logit_scale=0.25, tie_word_embeddings=True),
     "cohere-bias": common("cohere", 64, 2, 2, 128, 3, hidden_act="silu", layer_norm_eps=1e-6, attention_bias=True, logit_scale=0.5,
-                          rope_parameters=DEFAULT, tie_word_embeddings=True),
+                          rope_parameters=DEFAULT),
     "cohere2-window": common("cohere2", 96, 3, 1, 160, 5, hidden_act="silu", layer_norm_eps=1e-5, rope_theta=50000.0,
                              sliding_window=24, logit_scale=0.25, tie_word_embeddings=True),
     "cohere2-types": common("cohere2", 128, 4, 2, 192, 3, hidden_act="silu", layer_norm_eps=1e-5, sliding_window=33,
@@ -239,7 +239,7 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "olmo3-theta": "another theta", "olmo3-nested": "attention_factor", "exaone4-full": "llama3's divisors, rounded",
            "ministral3-window": "sliding_window", "apertus-scaled": "llama3's divisors, rounded",
            "apertus-usual": "llama3's divisors, rounded",
-           "exaone4-still": "a window of no layer", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
+           "exaone4-still": "a window of no layer", "cohere-bias": "a head of its own", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
            **experts.NO_GGUF}
 FORMS = ("f32", "bf16")
 

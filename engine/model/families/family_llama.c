@@ -57,7 +57,7 @@ static enum err read_window(const struct source *s, const char *key, int64_t *wi
     int found = 0;
     TRY(source_int(s, key, 0, INT32_MAX, window, &found));
     *window = source_null(s, key) ? 0 : *window;
-    return OK;
+    return *window == 1 ? family_fail(s, "", key, "1 is out of range") : OK;
 }
 
 /* layer_types as flags: 1 for a layer with a window. *n = 0: no list. */
