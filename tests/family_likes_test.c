@@ -287,13 +287,35 @@ static void test_apertus(void **state)
     expect_bad("act: out of range");
 }
 
+/* What a pack may say of these. */
+static void test_bounds(void **state)
+{
+    float alphas[] = {0, 1, 0.5f, 0, 0, 1, 0.5f, 0};
+    (void)state;
+    apertus(alphas);
+    expect_good();
+    struct shape s = model.shape;
+    assert_null(shape_check(&s));
+    s.layer_alpha[1][0] = -1;
+    assert_string_equal(shape_check(&s), "layer_alpha");
+    s.act = ACT_SILU;
+    assert_null(shape_check(&s));
+    s.bare_norm = 1; // of RMS norms
+    assert_string_equal(shape_check(&s), "bare_norm");
+    s.bare_norm = 0;
+    s.query_beta = 0.1f; // of no period
+    assert_string_equal(shape_check(&s), "query_period");
+    s.query_beta = -1;
+    assert_string_equal(shape_check(&s), "query_beta");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_seed_oss), cmocka_unit_test(test_olmo3),
         cmocka_unit_test(test_exaone4),  cmocka_unit_test(test_cohere),
         cmocka_unit_test(test_gguf),     cmocka_unit_test(test_ministral3),
-        cmocka_unit_test(test_apertus),
+        cmocka_unit_test(test_apertus),  cmocka_unit_test(test_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

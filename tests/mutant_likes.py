@@ -36,8 +36,8 @@ fault("queries do not grow", "engine/line/layer.c",
       "(float)log1p((double)(pos / s->query_period));", "(float)log1p((double)(pos / s->query_period) * 0);",
       "family_golden.py --only ministral3")
 fault("keys grow as queries do", "engine/line/layer_decode.c", "    args.factors = NULL;\n", "", "family_golden.py --only ministral3")
-fault("queries grow by the first period's length, twice", "policy/shape.c",
-      "if (!in_range(s->query_period, s->query_beta > 0, s->query_beta > 0 ? CONTEXT_MAX : 0))", "if (0)", "pack_test")
+fault("queries of a pack may grow by no period", "policy/shape.c",
+      "if (!in_range(s->query_period, s->query_beta > 0, s->query_beta > 0 ? CONTEXT_MAX : 0))", "if (0)", LIKES)
 fault("every layer has the first one's xIELU", "engine/line/layer_ffn.c",
       "s->layer_alpha[w->layer]", "s->layer_alpha[0]", "family_golden.py --only apertus")
 fault("numbers of xIELU are used as they are stored", "engine/model/families/family_apertus.c",
