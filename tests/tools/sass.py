@@ -135,7 +135,7 @@ BOUNDS = (
     # A spilled register goes through memory and back.
     Bound("(?!forced_join|decode_|matmul_panel_tile|matmul_f32_tile<64|prompt_rows_mma<256)", AMPERE, "", "spill_bytes", "<=", 0),
     Bound("forced_join|decode_|matmul_panel_tile", AMPERE, "", "spill_bytes", "<=", 8),
-    # Three words, so that two blocks fit an SM: decoders of grids meet in one switch with the others. A path of f32 only.
+    # Three words each way on sm_80 since it decodes grids (iq1_* to iq3_*); a path of f32 only.
     Bound("matmul_f32_tile<64", AMPERE, "", "spill_bytes", "<=", 24),
     # Tiles: an SM issues four instructions a clock. sm_75 multiplies 8 numbers along k at a time, the others 16.
     Bound("matmul_mma_tile<128, 128, 32", (75,), "mma", "instructions_per_mma", "<=", 2.1),
