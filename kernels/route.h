@@ -26,7 +26,7 @@ static inline void route_scores(float *logits, int n, int logistic)
         return;
     }
     for (int e = 1; e < n; e++)
-        max = logits[e] > max || isnan(max) ? logits[e] : max;
+        max = logits[e] > max ? logits[e] : max; // a NaN makes all scores NaN anyway
     for (int e = 0; e < n; e++)
         sum += logits[e] = math_exp(logits[e] - max);
     for (int e = 0; e < n; e++)

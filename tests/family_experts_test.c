@@ -486,6 +486,14 @@ static void test_routers(void **state)
     glm4_moe();
     drop("model.layers.1.mlp.gate.e_score_correction_bias");
     expect_bad("e_score_correction_bias: missing");
+    glm4_moe();
+    add("model.layers.2.eh_proj.weight", 2, DIM, 2 * DIM);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_good();
+    struct family_unused unused;
+    family_unused(&model, &source, &unused);
+    assert_true(unused.n_tensors == 1 && strcmp(unused.parts, "mtp") == 0);
     mixtral();
     set_int("n_group", 2);
     expect_bad("n_group: unsupported in mixtral models");

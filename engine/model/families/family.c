@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define NAME_BYTES  160 // longest tensor name or key
@@ -508,6 +509,18 @@ static void part_of(const char *name, char part[NAME_BYTES])
     snprintf(part, NAME_BYTES, "%.*s", (int)strcspn(name, "."), name);
 }
 
+/* 1: a tensor of a layer behind the last one: such layers predict further tokens (MTP). */
+static int is_beyond(const struct family_model *m, const char *name)
+{
+    char start[NAME_BYTES];
+    const int n = snprintf(start, sizeof start, "%s%s", m->prefix, m->names->layer);
+    char *end;
+    if (strncmp(name, start, (size_t)n) != 0)
+        return 0;
+    const long layer = strtol(name + n, &end, 10);
+    return end > name + n && *end == '.' && layer >= m->shape.n_layers;
+}
+
 void family_unused(const struct family_model *m, const struct source *s, struct family_unused *u)
 {
     const char *head = m->names->roles[ROLE_HEAD] ? m->names->roles[ROLE_HEAD] : "";
@@ -516,13 +529,15 @@ void family_unused(const struct family_model *m, const struct source *s, struct 
     *u = (struct family_unused){0};
     for (int64_t i = 0; i < s->n_tensors; i++) {
         const struct source_tensor *t = &s->tensors[i];
-        char part[NAME_BYTES];
-        if (strncmp(t->name, m->prefix, strlen(m->prefix)) == 0 ||
-            (strncmp(t->name, head, n_head) == 0 && t->name[n_head] == '.'))
+        char part[NAME_BYTES] = "mtp";
+        const int beyond = is_beyond(m, t->name);
+        if (!beyond && (strncmp(t->name, m->prefix, strlen(m->prefix)) == 0 ||
+                        (strncmp(t->name, head, n_head) == 0 && t->name[n_head] == '.')))
             continue;
         u->n_tensors++;
         u->n_bytes += t->n_bytes;
-        part_of(t->name, part);
+        if (!beyond)
+            part_of(t->name, part);
         if (!has_word(u->parts, part) && used + strlen(part) + 2 < sizeof u->parts)
             used += (size_t)snprintf(u->parts + used, sizeof u->parts - used, "%s%s",
                                      used ? " " : "", part);

@@ -42,10 +42,11 @@ struct family_model {
     const char *prefix;
 };
 
-/* Tensors of a file that the model does not use, such as a vision tower. */
+/* Tensors of a file that the model does not use, such as a vision tower. Parts are separated by
+ * spaces. */
 struct family_unused {
     int64_t n_tensors, n_bytes;
-    char parts[200]; // first members of their names, separated by spaces
+    char parts[200]; // first members of their names, or "mtp" (layers that predict further tokens)
 };
 
 /* name, GGUF architecture ("" none), Hugging Face model_type, HF class, reader */
