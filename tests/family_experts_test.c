@@ -453,6 +453,7 @@ static void test_routers(void **state)
         const char *says;
     } bad[] = {{"n_group", 3, "n_groups"},
                {"n_group", 8, "n_groups"},
+               {"num_experts_per_tok", 5, "n_groups_used"},
                {"topk_group", 5, "n_groups_used"},
                {"topk_group", -1, "topk_group"},
                {"n_group", 1000, "n_group"},
