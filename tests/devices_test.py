@@ -212,12 +212,12 @@ def kills(tally, place, a):
     one_line(tally, "all killed", done, 75, "signal 9", "resumes")
     job.end("after all were killed", job.run())
     job.fresh()
-    done = job.run("all", 2, SIM_LOSE="1:900")
+    done = job.run("all", 2, SIM_LOSE="1:200")
     told = job.end("a lost device", done)
     tally.check([d["exit_code"] for d in told["devices"]] == [0, 6] and sum("exit 6" in x for x in done.err.splitlines()) == 1
                 and "sluice: error" not in done.err, f"a lost device: {done.err[-600:]}")
     job.fresh()
-    told = job.end("the first device is lost", job.run("all", 2, SIM_LOSE="0:900"))
+    told = job.end("the first device is lost", job.run("all", 2, SIM_LOSE="0:200"))
     tally.check([d["exit_code"] for d in told["devices"]] == [6, 0], f"the first device is lost: {told['devices']}")
 
 
