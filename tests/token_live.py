@@ -38,6 +38,7 @@ QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS +
          r"?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + CONTRACTIONS +
          r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+TEKKEN = O200K.replace(CONTRACTIONS + "?", "").replace(r"\p{N}{1,3}", r"\p{N}")
 
 
 def report(name, ok, detail=""):
@@ -178,8 +179,13 @@ RULES = {  # tokenizer.ggml.pre: normalizer, pre-tokenizer, ignore_merges, adds 
     "qwen2": (normalizers.NFC, lambda: pre.Sequence([pre.Split(Regex(QWEN2), "isolated"),
                                                      pre.ByteLevel(add_prefix_space=False, use_regex=False)]), False, False),
 }
+for name, pattern in (("glm4", LLAMA3), ("gpt-4o", O200K), ("minimax-m2", O200K), ("tekken", TEKKEN)):
+    RULES[name] = (None, lambda p=pattern: pre.Sequence([pre.Split(Regex(p), "isolated"),
+                                                         pre.ByteLevel(add_prefix_space=False, use_regex=False)]),
+                   name == "tekken", name == "tekken")
 RULES["refact"] = RULES["starcoder"] = RULES["smollm"]
-FAMILIES = ("gpt-2", "llama-bpe", "qwen2", "starcoder", "refact")  # of the files that the package carries
+RULES["command-r"] = (normalizers.NFC, *RULES["smollm"][1:])
+FAMILIES = ("gpt-2", "llama-bpe", "qwen2", "starcoder", "refact", "command-r")  # of the files that the package carries
 
 
 def from_gguf(path):
@@ -231,7 +237,7 @@ def test_model(path, strings, tmp):
     report(name + " memory", info["bytes"] <= 3 * info["blob_bytes"], info)
 
 
-# ---- small vocabularies, one per step ----
+# ---- small vocabularies, one per step, and one for all rules ----
 
 def trained(corpus, **model):
     ref = Tokenizer(models.BPE())
@@ -240,6 +246,25 @@ def trained(corpus, **model):
                                                         show_progress=False))
     state = json.loads(ref.to_str())["model"]
     return state["vocab"], [tuple(m) for m in state["merges"]]
+
+
+def test_rules(strings, tmp):
+    """Every name of splitting rules that a GGUF file may have, with one small vocabulary."""
+    import gguf
+    vocab, merges = trained(strings)
+    for name in RULES:
+        path = os.path.join(tmp, f"rules-{name}.gguf")
+        w = gguf.GGUFWriter(path, "llama")
+        w.add_tokenizer_model("gpt2")
+        w.add_tokenizer_pre(name)
+        w.add_token_list(sorted(vocab, key=vocab.get))
+        w.add_token_types([1] * len(vocab))
+        w.add_token_merges([" ".join(m) for m in merges])
+        w.add_bos_token_id(0)
+        w.write_header_to_file()
+        w.write_kv_data_to_file()
+        w.close()
+        compare(f"rules of {name}", path, from_gguf(path)[0], strings)
 
 
 def step_cases():
@@ -353,6 +378,7 @@ def main():
         tally.skip(f"vocabularies of {sdist.PACKAGE}: could not be downloaded")
     with tempfile.TemporaryDirectory() as tmp:
         test_steps(strings, tmp)
+        test_rules(strings[::4], tmp)
         test_missing_bytes(strings, tmp)
         test_vocab_json(strings, tmp)
         for path in families + found:

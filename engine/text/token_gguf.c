@@ -15,6 +15,14 @@
 #define REST         "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3       CONTRACTIONS NO_NUMBERS "\\p{N}{1,3}" REST
 #define QWEN2        CONTRACTIONS NO_NUMBERS "\\p{N}" REST
+#define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(end)                                                                                 \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" end "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER     \
+    "*" end
+#define CASED_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TEKKEN     CASED("") "|\\p{N}" CASED_REST
+#define O200K      CASED(CONTRACTIONS "?") "|\\p{N}{1,3}" CASED_REST
 
 /* A known splitting rule: the pattern, if any, is split off before ByteLevel. */
 struct pre_rule {
@@ -34,6 +42,12 @@ static const struct pre_rule RULES[] = {
     {.name = "llama3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "llama-v3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "qwen2", .pattern = QWEN2, .nfc = 1},
+    {.name = "glm4", .pattern = LLAMA3},
+    {.name = "chatglm-bpe", .pattern = LLAMA3},
+    {.name = "command-r", .nfc = 1, .digits = 1, .byte_level_regex = 1},
+    {.name = "gpt-4o", .pattern = O200K},
+    {.name = "minimax-m2", .pattern = O200K},
+    {.name = "tekken", .pattern = TEKKEN, .ignore_merges = 1, .adds_bos = 1},
 };
 
 static enum err rule_find(const struct token_draft *d, const char *name, int64_t n,
