@@ -21,5 +21,3 @@ fault("ernie: a bias of one group is refused", FAMILY, "if (role == ROLE_CHOICE_
 fault("minimax_m2: all of a head is rotated", "engine/model/families/family_minimax_m2.c", ".partial = (double)rotated / (double)head_dim", ".partial = 1", "family_golden.py --only minimax_m2-plain")
 fault("glm4_moe: all of a head is rotated", "engine/model/families/family_glm4_moe.c", ".partial = solar ? 1 : 0.5", ".partial = 1", TEST)
 fault("olmoe: weights of a token's experts sum up to 1", "engine/model/families/family_olmoe.c", ".route_all = 1", ".route_all = 0", "family_golden.py --only olmoe-plain")
-fault("GGUF: gpt-4o splits digits one by one", "engine/text/token_gguf.c", 'CASED(CONTRACTIONS "?") "|\\\\p{N}{1,3}" CASED_REST', 'CASED(CONTRACTIONS "?") "|\\\\p{N}" CASED_REST', "token_live.py")
-fault("GGUF: tekken joins digits", "engine/text/token_gguf.c", 'CASED("") "|\\\\p{N}" CASED_REST', 'CASED("") "|\\\\p{N}{1,3}" CASED_REST', "token_live.py")
