@@ -201,7 +201,8 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
     const void *layer_dense = pack_get(in, sizeof s->layer_dense);
     if (layer_dense)
         memcpy(s->layer_dense, layer_dense, sizeof s->layer_dense);
-    const int n_alpha = s->act == ACT_XIELU ? (int)min_i64(s->n_layers, SHAPE_LAYERS_MAX) : 0;
+    const int known = s->act == ACT_XIELU && s->n_layers > 0;
+    const int n_alpha = known ? (int)min_i64(s->n_layers, SHAPE_LAYERS_MAX) : 0;
     for (int i = 0; i < 2 * n_alpha; i++) // the shape's numbers are checked later
         s->layer_alpha[i / 2][i % 2] = get_f32(in);
 }
