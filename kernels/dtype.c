@@ -254,8 +254,8 @@ static void pairs_from_columns(const float *in, int64_t n, uint8_t *out)
     }
 }
 
-/* Row r's blocks of a panel from column i on, as many as a chunk has. Those of grid formats, whose
- * words stand apart, are brought together in `words`. */
+/* Row r's blocks of a panel from column i on, as many as a chunk has. A panel of a
+ * grid format interleaves the words of its rows: those of row r are copied to `words`. */
 static const uint8_t *row_blocks(enum dtype t, const uint8_t *panel, int64_t k, int64_t i, int r,
                                  uint8_t words[CHUNK])
 {

@@ -389,6 +389,17 @@ static void test_gpt_oss(void **state)
                 t->n_bytes = dtype_row_bytes(DTYPE_MXFP4, t->dims[2]) * t->dims[0] * t->dims[1];
             }
         expect_good();
+        struct family_model narrow = model;
+        int n, k;
+        narrow.file_ffn = FFN - 16; // an expert's last rows in the pack are zeros
+        family_file_dims(&narrow, ROLE_UP_B, &n, &k);
+        assert_true(n == EXPERTS * (FFN - 16) && k == 1);
+        family_file_dims(&narrow, ROLE_DOWN, &n, &k);
+        assert_true(n == EXPERTS * DIM && k == FFN - 16);
+        family_file_dims(&narrow, ROLE_DOWN_B, &n, &k);
+        assert_true(n == EXPERTS * DIM && k == 1);
+        assert_int_equal(family_file_row(&narrow, ROLE_UP_B, FFN - 16), -1);
+        assert_int_equal(family_file_row(&narrow, ROLE_DOWN_B, FFN - 16), FFN - 16);
         assert_int_equal((model.transposed & ROLE_BIT(ROLE_DOWN)) != 0, !mxfp4);
         assert_int_equal(family_source_row(&model, ROLE_GATE, FFN + 3), 2 * FFN + 6);
         assert_int_equal(family_source_row(&model, ROLE_UP_B, FFN + 3), 2 * FFN + 7);

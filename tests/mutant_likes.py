@@ -6,7 +6,7 @@ fault("a bias of attention's output is where the others are", "engine/model/fami
       "d->out_bias_key ? out : attention", "attention", LIKES)
 fault("RoPE that config.json leaves out is plain", "engine/model/families/family_llama.c",
       "if (d->rope && !old && !new) {", "if (0) {", LIKES)
-fault("what stands beside a list of layers is read", "engine/model/families/family_llama.c",
+fault("keys that layer_types replaces are read", "engine/model/families/family_llama.c",
       "if (n == 0 && (d->windows & WINDOWS_EVERY))", "if (d->windows & WINDOWS_EVERY)", LIKES)
 fault("every class reads how many layers have a window", "engine/model/families/family_llama.c",
       "if (n == 0 && (d->windows & WINDOWS_EVERY))", "if (n == 0)", LIKES)

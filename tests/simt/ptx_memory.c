@@ -128,7 +128,7 @@ static int load_or_store(const struct ptx_words *w, struct ptx_inst *i)
         return 0;
     i->space = space_of(w, &at);
     if (is_load && i->space == SLOT_ZERO && strcmp(w->word[at], "nc") == 0)
-        at++; // of what nobody writes
+        at++; // .nc: no thread writes that memory
     if (strcmp(w->word[at], "v2") == 0 || strcmp(w->word[at], "v4") == 0)
         n = w->word[at++][1] - '0';
     i->n = (int16_t)n;

@@ -193,25 +193,25 @@ static const char *tensor_name(const struct family_model *m, enum tensor_role ro
     return buf;
 }
 
-static int is_padded(const struct family_model *m, enum tensor_role role)
+/* 1: the role's rows, or vector elements, are those of an expert's inner width. */
+static int has_inner_rows(const struct family_model *m, enum tensor_role role)
 {
-    return role_is_experts(&m->shape, role) && m->file_ffn != m->shape.ffn_dim;
+    return role_is_experts(&m->shape, role) && role != ROLE_DOWN && role != ROLE_DOWN_B;
 }
 
 void family_file_dims(const struct family_model *m, enum tensor_role role, int *n, int *k)
 {
     role_dims(&m->shape, role, n, k);
-    if (!is_padded(m, role))
-        return;
-    *n = *n / m->shape.ffn_dim * m->file_ffn;
-    if (role == ROLE_DOWN)
-        role_dims(&m->shape, role, n, k), *k = m->file_ffn;
+    if (has_inner_rows(m, role))
+        *n = *n / m->shape.ffn_dim * m->file_ffn;
+    else if (role_is_experts(&m->shape, role) && role == ROLE_DOWN)
+        *k = m->file_ffn;
 }
 
 int family_file_row(const struct family_model *m, enum tensor_role role, int row)
 {
     const int padded = m->shape.ffn_dim;
-    if (!is_padded(m, role) || role == ROLE_DOWN || role == ROLE_DOWN_B)
+    if (!has_inner_rows(m, role))
         return row;
     return row % padded < m->file_ffn ? row / padded * m->file_ffn + row % padded : -1;
 }
@@ -242,10 +242,9 @@ const struct source_tensor *family_tensor(const struct family_model *m, const st
     return family_part(m, s, role, layer, 0);
 }
 
-/* GGUF's llama and all cohere files store the rows of a head as (0, h, 1, h + 1, ...), h = rope_dim
- * / 2, because they rotate neighbours. sluice rotates (i, i + h), so row p * h + i of a head is the
- * file's row 2
- * * i + p. */
+/* GGUF's llama and all cohere files store the rows of a head as (0, h, 1, h + 1, ...) with
+ * h = rope_dim / 2, because they rotate neighbours. sluice rotates (i, i + h), so row p * h + i of
+ * a head is row 2 i + p of the file. */
 static int64_t unpaired_row(const struct family_model *m, enum tensor_role role, int64_t row)
 {
     const uint64_t rotated = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_K) | ROLE_BIT(ROLE_Q_B) |

@@ -2,7 +2,7 @@
  * an MLP without a gate whose activation, xIELU, has two learned numbers in each layer.
  *
  * Owns: apertus' tensor names, where files hold these numbers. Note: they are stored as softplus'
- * argument; the class's constants beta and eps stand beside them. */
+ * argument; files also have the class's constants beta and eps. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 #include "engine/model/families/rope.h"
