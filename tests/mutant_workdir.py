@@ -19,4 +19,5 @@ fault("merge --missing: an incomplete shard is there", "engine/cli/commands_merg
 fault("--work-dir: a claim of a job that has ended is left", CLAIMS, "    return ino == c->peers[0].ino ? remove_claim(c, name, ino) : OK;\n", "    (void)c, (void)name, (void)ino;\n    return OK;\n", TEST + "ended")
 fault("--work-dir: the folder is removed before a worker has joined", CLAIMS, "i < OPEN_TRIES && c->fd < 0", "i < 1", TEST + "ended")
 fault("--work-dir: the folder of claims is removed before the first", CLAIMS, "            (void)mkdir(claims, 0777);\n", "            ;\n", TEST + "ended")
-fault("--work-dir: a job that another worker ends is an error", "engine/api/rows.c", "ended = failed && !ended && ended_meanwhile(c, err);", "ended = 0 && ended_meanwhile(c, err);", TEST + "ended")
+fault("--work-dir: a job that another worker ends is an error", "engine/api/rows.c", "!ended && ended_meanwhile(r->config, err);", "!ended && 0;", TEST + "ended")
+fault("--work-dir: a job that another worker ends while this one waits is an error", "engine/api/rows.c", "            err = wait_for_work(r, start_ns);\n", "            TRY(wait_for_work(r, start_ns));\n", TEST + "ended")

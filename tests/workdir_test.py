@@ -53,7 +53,7 @@ class Shared:
         """All workers have ended; OUT is what one process writes, and nothing else is left."""
         done = [p.end(120) for p in self.workers]
         for d in done:
-            self.tally.check(d.code in (-signal.SIGKILL, *codes), f"{what}: exit {d.code}: {d.err[-600:]}")
+            self.tally.check(d.code in (-signal.SIGKILL, *codes), f"{what}: exit {d.code}: {d.err[-600:]!r}")
         got = read(self.out)
         self.tally.check(got == self.want, f"{what}: {difference(self.want, got)}")
         self.tally.check(not os.path.exists(self.dir), f"{what}: left in the folder: {self.left()}")
@@ -181,14 +181,15 @@ def stopped(tally, place, a):
 
 
 def ended(tally, place, a):
-    """A worker is stopped where it joins or plans, and goes on while another one, or after it, ends the job."""
+    """A worker is stopped where it joins, plans or would make OUT, and goes on while or after another one ends the job."""
     job = Shared(tally, place, job_rows(12, 19, tokens=(10, 20)))
     plans, job_gone, worker_gone = "create,1,0,*.work/*.partial", "unlink,1,0,*/job.json", "unlink,2,0,*.work/*.worker"
     claims_gone = "unlink,1,0,*.work/*.worker"  # the maker's own, behind the claims
-    for joined, end in ((plans, job_gone), (plans, worker_gone), (plans, claims_gone),
-                        ("create,1,0,*.work/*.tmp", worker_gone), ("mkdir,2,0,*.work*", None)):
+    plans, makes_out = "stop-after," + plans, f"stop-before,link,1,0,*/claims/{job.n_rows:06}"
+    for joined, end in ((plans, job_gone), (plans, worker_gone), (plans, claims_gone), (makes_out, None), (makes_out, worker_gone),
+                        ("stop-after,create,1,0,*.work/*.tmp", worker_gone), ("stop-after,mkdir,2,0,*.work*", None)):
         job.fresh()
-        slow = job.start(**nth.env(f"stop-after,{joined}"))
+        slow = job.start(**nth.env(joined))
         slow.wait_for(slow.stopped, 30)
         maker = job.start(**nth.env(f"stop-after,{end}") if end else {})
         maker.wait_for(maker.stopped if end else lambda: not maker.running(), 30)

@@ -294,12 +294,25 @@ static int ended_meanwhile(const struct config *c, enum err err)
     return complete;
 }
 
+/* Closes the job and waits until this worker has something to do. */
+static enum err wait_for_work(struct run *r, int64_t start_ns)
+{
+    const struct config *c = r->config;
+    TRY(run_again(r));
+    claims_state(r->claims, WORKER_JOINED);
+    const double spent_s = (double)(clock_ns() - start_ns) * 1e-9;
+    const double limit_s = c->time_limit_s > 0 ? max_d(c->time_limit_s - spent_s, 1e-3) : 0;
+    TRY(claims_wait(r->claims, c->interrupted, limit_s, &r->make_out));
+    if (r->make_out)
+        claims_state(r->claims, WORKER_WORKING);
+    return OK;
+}
+
 /* Runs what this worker gets of a shared job, again and again until OUT is complete. *tokens gets
  * the output tokens of all its rows. */
 static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t **summary,
                            int64_t *tokens)
 {
-    const struct config *c = r->config;
     const int64_t start_ns = clock_ns();
     for (int ended = 0;;) {
         struct json_t *newer = NULL;
@@ -310,19 +323,15 @@ static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t 
         if (r->job)
             job_counts(r->job, &counts);
         *tokens += counts.output_tokens;
-        const int failed = err != OK && err != ERR_ROWS;
-        ended = failed && !ended && ended_meanwhile(c, err);
-        if ((failed && !ended) || (!failed && job_is_complete(r->job)))
+        if ((err == OK || err == ERR_ROWS) && job_is_complete(r->job))
             return err;
-        TRY(run_again(r));
+        if (err == OK || err == ERR_ROWS)
+            err = wait_for_work(r, start_ns);
+        ended = err != OK && !ended && ended_meanwhile(r->config, err);
+        if (err != OK && !ended)
+            return err;
         if (ended)
-            continue;
-        claims_state(r->claims, WORKER_JOINED);
-        const double spent_s = (double)(clock_ns() - start_ns) * 1e-9;
-        const double limit_s = c->time_limit_s > 0 ? max_d(c->time_limit_s - spent_s, 1e-3) : 0;
-        TRY(claims_wait(r->claims, c->interrupted, limit_s, &r->make_out));
-        if (r->make_out)
-            claims_state(r->claims, WORKER_WORKING);
+            TRY(run_again(r));
     }
 }
 

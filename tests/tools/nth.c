@@ -2,8 +2,8 @@
  *     NTH=fail,malloc,17,12            malloc number 17 returns NULL, errno 12
  *     NTH=fail,fdatasync,2,5,*.journal the second fdatasync of a file that this pattern fits
  *     NTH=kill-before|kill-after|kill-torn,pwrite,3,0,*.partial   SIGKILL there; torn: half written
- *     NTH=stop-after,fdatasync,3,0,*.journal   SIGSTOP there, until somebody says SIGCONT
- *     NTH=slow,pread,7,50000,*.jsonl   each takes up to 50,000 us longer, by seed 7
+ *     NTH=stop-before|stop-after,fdatasync,3,0,*.journal   SIGSTOP there, until somebody says
+ * SIGCONT NTH=slow,pread,7,50000,*.jsonl   each takes up to 50,000 us longer, by seed 7
  *     NTH=cut-before|cut-after,rename,1,0,*.tmp   and the power of the disk at NTH_CUT=MOUNT is cut
  *     NTH_LOG=FILE                     what was called: `ns call offset path`; `= by` who made the
  * call that failed; at the end `= call count`, `= live` blocks, `= hits`, `= jumps` of the wall
@@ -66,13 +66,14 @@ enum act {
     ACT_KILL_TORN,
     ACT_CUT_BEFORE,
     ACT_CUT_AFTER,
+    ACT_STOP_BEFORE,
     ACT_STOP_AFTER,
     ACT_SLOW,
     N_ACTS
 };
 static const char *const ACT_NAMES[N_ACTS] = {
-    "",          "fail",       "from",      "kill-before", "kill-after",
-    "kill-torn", "cut-before", "cut-after", "stop-after",  "slow"};
+    "",           "fail",      "from",        "kill-before", "kill-after", "kill-torn",
+    "cut-before", "cut-after", "stop-before", "stop-after",  "slow"};
 
 static struct {
     enum act act;
@@ -89,7 +90,7 @@ static _Thread_local long long at_offset __attribute__((tls_model("initial-exec"
 static int (*real_thread)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 static FILE *(*real_fopen)(const char *, const char *);
 static atomic_long jumps; // of the wall clock
-static atomic_int ready; // before the constructor, and after the end, everything passes
+static atomic_int ready;  // before the constructor, and after the end, everything passes
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
@@ -166,6 +167,11 @@ static void cut(void)
         fputs("NTH_CUT: cannot be shut down\n", stderr);
 }
 
+static void stop(void)
+{
+    syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
+}
+
 static void die(void)
 {
     syscall(SYS_kill, syscall(SYS_getpid), SIGKILL);
@@ -236,6 +242,8 @@ static enum act decide(enum call call, const char *path)
         cut();
     if (plan.act == ACT_KILL_BEFORE || plan.act == ACT_CUT_BEFORE)
         die();
+    if (plan.act == ACT_STOP_BEFORE)
+        stop();
     if (plan.act <= ACT_FROM && n == plan.n && plan.log_fd >= 0)
         log_callers("by");
     errno = plan.errno_value;
@@ -261,7 +269,7 @@ static void after(enum act act, enum call call, const char *path)
     if (act == ACT_KILL_AFTER || act == ACT_CUT_AFTER)
         die();
     if (act == ACT_STOP_AFTER)
-        syscall(SYS_kill, syscall(SYS_getpid), SIGSTOP);
+        stop();
     errno = was;
 }
 
