@@ -306,8 +306,8 @@ def real_model(tally, p, a):
 def shapes(tally, p, a):
     """What the comments in configs/ say of a model is what inspect prints.
 
-    Both figures grow by the same amount with every layer, so two small copies of a config tell those of
-    all its layers: inspect makes every number of a model to choose its format, and that of 30 G takes minutes.
+    Both figures grow by the same amount with every layer behind the dense ones, so two small copies of a config
+    tell those of all its layers: inspect makes every number of a model to choose its format, and that of 30 G takes minutes.
     """
     configs = os.path.join(os.path.dirname(HERE), "configs")
     n = 0
@@ -319,12 +319,14 @@ def shapes(tally, p, a):
         n += 1
         said = re.search(r"^# ([\d.]+) G parameters; K and V of a token take ([\d,]+) bytes in bf16\.$", text, re.M)
         found = []
-        for few in (1, 2):
+        dense = re.search(r"^dense_layers = (\d+)", text, re.M)
+        least = int(dense[1]) + 1 if dense else 1
+        for few in (least, least + 1):
             p.write(name, re.sub(r"^layers = \d+", f"layers = {few}", text, flags=re.M).encode())
             done = p.expect(f"inspect {name}, {few} layers", 0, "inspect", name)
             got = re.search(r"(\d+) parameters\n(?s:.*)KV (\d+) bytes a token in bf16", done.out)
             found.append([int(x) for x in got.groups()] if got else [0, 0])
-        params, kv = (x + (int(layers[1]) - 1) * (y - x) for x, y in zip(*found))
+        params, kv = (x + (int(layers[1]) - least) * (y - x) for x, y in zip(*found))
         check(said and f"{params / 1e9:.2f}" == said[1] and f"{kv:,}" == said[2],
               f"{name}: its comment says {said and said.groups()}, inspect {params} and {kv}")
     check(n >= pick(2, 6), f"{n} model shapes in configs/")

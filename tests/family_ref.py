@@ -107,6 +107,7 @@ class Family:
         self.rope_scale = grown + 1
         if "mscale" in rope and "mscale_all_dim" in rope:
             self.rope_scale = (rope["mscale"] * grown + 1) / (rope["mscale_all_dim"] * grown + 1)
+        self.rope_scale = rope.get("attention_factor", self.rope_scale)
 
     def is_local(self, layer):
         every = {"gemma2": 2, "gemma3_text": 6, "olmo3": 4, "exaone4": 4, "cohere2": 4}.get(self.kind)
