@@ -25,10 +25,10 @@ from golden_common import Sluice, SluiceFailed, jsonl
 from patched import PatchFailed, patched
 from trial import pick
 
-PATCHED = "engine/line/layer_decode.c"
-ANCHOR = "    attend_forced(w, t, cuts, b, &at);\n"
+PATCHED = "engine/line/layer_attend.c"
+ANCHOR = "    tile_forced(w, t, cuts, b, &at);\n"
 CALL = "    golden_write(w, t, cuts, b, layer);\n"
-BEFORE = "static void attend_tile(struct layer_work *w,"
+BEFORE = "void tile_attend(struct layer_work *w,"
 CODE = """#include <stdio.h>
 #include <stdlib.h>
 static void golden_write(const struct layer_work *w, const struct tile *t, const struct cut *cuts,

@@ -214,7 +214,7 @@ STEP = "simt_step_test"
 fault("a decode step takes a launch a row", "kernels/cuda/forced.h", "#define FORCED_SCRATCH_MOST (24 << 20)",
       "#define FORCED_SCRATCH_MOST (1 << 18)", STEP)
 fault("tokens without scores are placed by a launch of their own", "kernels/cuda/attend.cu", "    if (f->scores) {", "    if (1) {", STEP)
-fault("bits of pages are cleared by a command of their own", "engine/line/layer_decode.c",
+fault("bits of pages are cleared by a command of their own", "engine/line/layer_spans.c",
       "    memset(dirty, 0, (size_t)dirty_bytes);\n", "    ops_fill(&w->ops, dirty, 0, dirty_bytes);\n", STEP, "simt_line_test")
 fault("the model of cards forgets a table", "bench/gpu/step.c", "    tables(&mk, mk.times);\n", "", STEP)
 fault("x is rounded for each slice of the head", "engine/line/layer_head.c", ".same_x = row > 0};", ".same_x = 0};", STEP)

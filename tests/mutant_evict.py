@@ -115,11 +115,11 @@ fault("a prompt's whole pages are copied as they are", "kernels/cpu/slots.c",
       "return a->from.format == a->kv.layout.format && !a->rope.cos;", "return a->from.format == a->kv.layout.format;", RANK)
 fault("scaled angles are turned back unscaled", "kernels/cpu/slots.c", "const float scale = half > 0 ? a->rope.scale : 1,",
       "const float scale = 1 + 0 * a->rope.scale,", RANK)
-fault("forced tokens come rotated as well", "engine/line/layer_decode.c", "if (cuts[i].span->kind == SPAN_PROMPT)\n            rope_rows",
+fault("forced tokens come rotated as well", "engine/line/layer_attend.c", "if (cuts[i].span->kind == SPAN_PROMPT)\n            rope_rows",
       "if (cuts[i].n > 0)\n            rope_rows", ROLLING)
-fault("the second table of angles is the first", "engine/line/layer_decode.c",
+fault("the second table of angles is the first", "engine/line/layer_attend.c",
       "table = s->layer_rope[layer] * w->rope_rows, at", "table = 0, at", ROLLING)
-fault("queries that positions as ranks turn do not grow", "engine/line/layer_decode.c",
+fault("queries that positions as ranks turn do not grow", "engine/line/layer_attend.c",
       "w->slot_factors ? w->slot_factors + table : NULL", "NULL", ROLLING)
 fault("queries grow by the rank before theirs", "kernels/cpu/attend_forced_split.inc",
       "a->rope.factors[u->n_live]", "a->rope.factors[u->n_live > 0 ? u->n_live - 1 : 0]", RANK)
@@ -138,5 +138,5 @@ fault("attention by rank costs nothing", "policy/attention.c", "return 2.0 * 4 *
 fault("attend.cu: a key turns by its slot", ATTEND_CU, "s.rank = t.kv.slot_rank[", "s.rank = 0 * t.kv.slot_rank[", SIMT_ATTEND)
 fault("attend_join.cu: a victim leaves a gap", JOIN_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)
 fault("slots.cu: kept keys stay rotated", "kernels/cuda/slots.cu", "if (v || !rope->cos || d >= rope->rope_dim)", "if (d >= 0)", SIMT_ATTEND)
-fault("attention's output stays rotated", "engine/line/layer_decode.c",
+fault("attention's output stays rotated", "engine/line/layer_attend.c",
       "    layer_rotate(w, w->attn, w->shape->n_heads, t->n);\n}", "}", "kv_golden.py")

@@ -192,11 +192,11 @@ fault("a row's own pages are its neighbour's", "engine/line/batch.c",
 fault("pools of windows stand where others would", "engine/line/home.c",
       "*at += plan_kv_pages(p, layer) * c->set->costs->kv_page_bytes;",
       "*at += plan_own_pages(p, layer) * c->set->costs->kv_page_bytes;", "line_device_test", "engine_test")
-fault("positions of a layer begin where those of another size would", "engine/line/layer_decode.c",
+fault("positions of a layer begin where those of another size would", "engine/line/layer_spans.c",
       "plan_kv_slots_before(w->plan, layer, ring);",
       "(plan_kv_slots(w->plan, layer) + ring) * layer;",
       "line_device_test", "engine_test")
-fault("a layer's rule is that of the first", "engine/line/layer_decode.c",
+fault("a layer's rule is that of the first", "engine/line/layer_spans.c",
       "evict_in_kind(w->evict, &row->evict, plan_kind(w->plan, w->layer),",
       "evict_in_kind(w->evict, &row->evict, plan_kind(w->plan, 0),", "sim_run_test.py --only families",
       "placement_test.py --only=forced")

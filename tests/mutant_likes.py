@@ -35,7 +35,7 @@ fault("null is a window", "engine/model/families/family_exaone4.c",
 fault("queries do not grow", "engine/line/layer.c",
       "(float)log1p((double)(pos / s->query_period));", "(float)log1p((double)(pos / s->query_period) * 0);",
       "family_golden.py --only ministral3")
-fault("keys grow as queries do", "engine/line/layer_decode.c", "    args.factors = NULL;\n", "", "family_golden.py --only ministral3")
+fault("keys grow as queries do", "engine/line/layer_attend.c", "    args.factors = NULL;\n", "", "family_golden.py --only ministral3")
 fault("queries of a pack may grow by no period", "policy/shape.c",
       "if (!in_range(s->query_period, s->query_beta > 0, s->query_beta > 0 ? CONTEXT_MAX : 0))", "if (0)", LIKES)
 fault("every layer has the first one's xIELU", "engine/line/layer_ffn.c",

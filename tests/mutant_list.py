@@ -40,9 +40,9 @@ fault("compute does not wait for its weights", "engine/line/home_weights.c",
       "        TRY(frames_wait(h->mover, h->trace, &w->ticket, step));\n", "", DISORDER, BYTES)
 fault("a page's dirty bit is dropped", "engine/line/stage.c",
       ">> (p.page & 63) & 1)", ">> (p.page & 63) & (p.page + 1 < p.n))", BYTES)
-fault("a page that fills up is not moved to its frame", "engine/line/layer_decode.c",
+fault("a page that fills up is not moved to its frame", "engine/line/layer_spans.c",
       "n_slots % PAGE_SLOTS && before != tail)", "0 && before != tail)", BYTES)
-fault("a tail page is moved 64 bytes short", "engine/line/layer_decode.c",
+fault("a tail page is moved 64 bytes short", "engine/line/layer_spans.c",
       "                 w->rows.layout.page_bytes);\n", "                 w->rows.layout.page_bytes - 64);\n", BYTES)
 fault("the tail of another layer", "engine/line/home_kv.c",
       "    return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;",
@@ -137,10 +137,10 @@ fault("the oldest row returns to the queue instead of the youngest", "engine/lin
       "t->rows[r].entered > young->entered", "t->rows[r].entered < young->entered", "placement_test.py --only=requeues")
 fault("positions are compacted one too few", "engine/line/layer_head.c",
       ".n = batch->n_positions,\n                                .dim", ".n = batch->n_positions - 1,\n                                .dim", BYTES)
-fault("a forced span is cut one token late", "engine/line/layer_decode.c",
+fault("a forced span is cut one token late", "engine/line/layer_spans.c",
       "int pos = c->span->pos + c->offset;", "int pos = c->span->pos;",
       "placement_test.py --only=forced")
-fault("RoPE of the cut's own tokens starts at its span", "engine/line/layer_decode.c",
+fault("RoPE of the cut's own tokens starts at its span", "engine/line/layer_spans.c",
       "c->span->pos + c->offset + j;", "c->span->pos + j;",
       "placement_test.py --only=prefixes")
 
@@ -206,7 +206,7 @@ fault("norms that are stored less 1 stay so", "engine/model/pack_source.c",
       "ROLE_BIT(role)) ? 1.0f : 0.0f;", "ROLE_BIT(role)) ? 0.0f : 0.0f;", "family_golden.py --only gemma")
 fault("attention's norm serves the MLP beside it", "engine/line/layer_decode.c",
       "shared ? ROLE_NORM1_W : ROLE_NORM2_W", "shared ? ROLE_NORM1_W : ROLE_NORM1_W", "family_golden.py --only gpt_neox")
-fault("layers without positions turn", "engine/line/layer_decode.c",
+fault("layers without positions turn", "engine/line/layer_spans.c",
       "s->position != POSITION_ROPE || s->layer_rope[layer] == SHAPE_NO_ROPE", "s->position != POSITION_ROPE",
       "family_golden.py --only smollm3")
 fault("branches are added whole", "engine/line/layer_ffn.c",
@@ -228,7 +228,7 @@ fault("a vision tower passes for text", "engine/model/families/family.c",
 fault("a window is one token too wide", "policy/evict.h",
       "kind_row->budget = kind_row->budget < of.window - 1 ? kind_row->budget : of.window - 1;",
       "kind_row->budget = kind_row->budget < of.window ? kind_row->budget : of.window;", "family_golden.py --only window")
-fault("a prompt sees all of its keys", "engine/line/layer_decode.c",
+fault("a prompt sees all of its keys", "engine/line/layer_attend.c",
       "        .window = s->layer_window[w->layer],\n", "", "family_golden.py --only window")
 fault("pages beyond a window are fetched", "engine/line/batch.c",
       "int slots = batch_kind_slots(all->evict, row, plan_kind(all->plan, layer), taken);",
@@ -291,15 +291,15 @@ fault("the last 16 dimensions of a head are left out", "kernels/cpu/attend_promp
       "    if (d < b->l->dim_pad)\n        AMX_QK(5, 7);\n", "", "tiles_prompt_test", "prompt_test")
 fault("inputs stay f32 where products are", "kernels/cpu/matmul.inc:pack_rows",
       "if (t->round)", "if (0)", "exact_test")
-fault("prompts of the line are not capped", "engine/line/layer_decode.c",
+fault("prompts of the line are not capped", "engine/line/layer_attend.c",
       "        .cap = s->attn_softcap,\n        .sinks = w->sinks,\n        .window",
       "        .sinks = w->sinks,\n        .window", GEMMA2)
-fault("spans of the line are not capped", "engine/line/layer_decode.c",
+fault("spans of the line are not capped", "engine/line/layer_attend.c",
       "                                      .cap = s->attn_softcap,\n", "", GEMMA2)
 fault("logits of the line are not capped", "engine/line/layer_head.c", ".cap = w->shape->logit_softcap};", ".cap = 0};", GEMMA2)
 fault("the line has no sinks", "engine/line/layer_decode.c:layer_decode",
       "    w->sinks = w->shape->sinks ? model_vector(l, ROLE_SINKS, weights) : NULL;\n", "    w->sinks = NULL;\n", "engine_test")
-fault("sinks do not go to where attention runs apart", "engine/line/layer_decode.c",
+fault("sinks do not go to where attention runs apart", "engine/line/layer_parts.c",
       "        ops_copy(&w->ops, x->sinks, w->sinks, w->shape->n_heads * 4);\n",
       "        (void)x;\n", "line_device_test")
 fault("a cap that is null is the usual one", "engine/model/families/family_gemma2.c",
@@ -465,13 +465,13 @@ fault("k stands where q ends in f32", CROSS_C,
       "    c->buffer += n * bytes;\n", "    c->buffer += n * 4;\n", LINE)
 fault("a prompt is cut where the one before is on the link", CROSS_C,
       "    belt_next(&c->kept);\n", "", "simt_cross_test")
-fault("part 1 takes the attention of prompts for that of spans", "engine/line/layer_decode.c",
+fault("part 1 takes the attention of prompts for that of spans", "engine/line/layer_parts.c",
       "{SPAN_FORCED, SPAN_PROMPT};", "{SPAN_PROMPT, SPAN_FORCED};", LINE)
-fault("what prompts leave is not written home", "engine/line/layer_decode.c:mark_prompts",
+fault("what prompts leave is not written home", "engine/line/layer_parts.c:mark_prompts",
       "1ull << (page & 63);", "0ull << (page & 63);", LINE)
-fault("the page that a prompt fills in part goes to the frame", "engine/line/layer_decode.c:send_kept",
+fault("the page that a prompt fills in part goes to the frame", "engine/line/layer_parts.c:send_kept",
       "page_id(w, b, r, i, tail)", "page_id(w, b, r, i, 0 * tail - 1)", LINE)
-fault("scores of a prompt stay on the device", "engine/line/layer_decode.c:send_kept",
+fault("scores of a prompt stay on the device", "engine/line/layer_parts.c:send_kept",
       "        ops_copy(copies, home->slot_score + at, rows->slot_score, n_bytes);\n", "", LINE)
 fault("what prompts leave has a page too few", "engine/line/cross.c:place_kept",
       "pages * costs->kv_page_bytes", "(pages - 1) * costs->kv_page_bytes", LINE)
@@ -501,7 +501,7 @@ fault("a layer is decoded in its first pass only", "engine/line/home_weights.c",
 fault("tiles are read before they are decoded", "engine/line/stage.c",
       "const int first = s.batch == order_first(&e->order, s.pass) && s.part == 0;",
       "const int first = s.batch == order_first(&e->order, s.pass) + e->order.batches - 1 && s.part == 0;", LINE)
-fault("a trace shows the slots of before", "engine/line/layer_decode.c",
+fault("a trace shows the slots of before", "engine/line/layer_attend.c",
       "kv_row_at(&w->rows, f->row, &f->limits, slots);", "kv_row_at(&w->rows, f->row, &f->limits, slots & ~3);",
       "evict_golden.py")
 fault("KV lives where that of another extent does", "engine/line/home_kv.c",

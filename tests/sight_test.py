@@ -36,7 +36,7 @@ HURTS = {
     "one score lost": ("score", H2O),
 }
 PATCHED = "engine/line/layer_decode.c"
-ANCHOR = "        after_tile(w, l, weights, &t, x);\n    }\n"  # the end of a layer
+ANCHOR = "        tile_after(w, l, weights, &t, x);\n    }\n"  # the end of a layer
 CALL = """    for (int r = 0; r < batch->n_rows; r++)
         if (batch->rows[r].request)
             sight_hurt(w, &batch->rows[r], r, layer - 1);

@@ -36,4 +36,85 @@ void layer_join(struct layer_work *w, const struct model_layer *l, const uint8_t
 void layer_ffn(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                const float *in, float *x, int m);
 
+/* ---- the tiles of a batch (layer_spans.c) ---- */
+
+struct tile {
+    int first, n;     // tokens of the batch: first, count
+    int span, offset; // start of the next tile
+    int n_cuts;
+    int continued_page_end; // pages of the prompt that continues in the next tile, else 0
+};
+
+/* Cuts of the next tile; 0 when the batch is done. */
+int tile_next(struct layer_work *w, const struct batch *b, struct tile *t, struct cut *cuts);
+/* The same without prompts, for rows that attend on the CPU: forced cuts are contiguous. */
+int tile_next_forced(struct layer_work *w, const struct batch *b, struct tile *t, struct cut *cuts);
+typedef int (*tiles_fn)(struct layer_work *w, const struct batch *b, struct tile *t,
+                        struct cut *cuts);
+/* Writes the rope table's row of each token of the batch, and the spans of all its tiles. */
+void layer_tell_rope(struct layer_work *w, const struct batch *b, int layer);
+void layer_tell_spans(struct layer_work *w, const struct batch *b, tiles_fn next);
+
+/* ---- the KV of rows in a layer (layer_spans.c) ---- */
+
+/* Sets the current decoder layer. */
+void layer_begin(struct layer_work *w, int layer);
+/* For the current layer: the row's slot limits, and its page slots after n more tokens. */
+struct evict_row layer_limits(const struct layer_work *w, const struct row *row);
+int layer_slots(const struct layer_work *w, const struct row *row, int n);
+/* If KV moves, full pages are in the frame and the page being filled is the row's tail. Index of
+ * the page that is a tail after this step; -1: none. */
+int layer_tail_page(const struct layer_work *w, const struct kv_rows *rows, const struct row *row);
+/* Id of page i of row r in this step; ~r: its tail. */
+int32_t layer_page_id(const struct layer_work *w, const struct batch *b, int r, int i, int tail);
+/* The batch's KV in the current layer, without page ids; the same with them. */
+void layer_set_kv(const struct layer_work *w, const struct batch *b, const struct layer_kv *kv,
+                  struct kv_rows *rows);
+void layer_set_rows(struct layer_work *w, const struct batch *b, const struct layer_kv *kv);
+/* Page ids, and a zeroed bitmap of written pages, for n rows. */
+int32_t *layer_take_ids(struct layer_work *w, int n);
+
+/* ---- attention of a tile (layer_attend.c) ---- */
+
+/* Values of q, and of k or v, per token. */
+static inline int64_t layer_q_numbers(const struct layer_work *w)
+{
+    return (int64_t)w->shape->n_heads * w->shape->head_dim;
+}
+static inline int64_t layer_kv_numbers(const struct layer_work *w)
+{
+    return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
+}
+
+/* q, k, v and output of a tile's forced spans. */
+struct heads {
+    float *q, *k, *v, *out;
+};
+/* 1: the layer stores keys before rotation, and attention rotates them by rank. */
+int layer_by_rank(const struct layer_work *w, int layer);
+/* Rotates q and k. Where positions are ranks, prompts only: attention rotates forced tokens. */
+void tile_rope(struct layer_work *w, const struct tile *t, const struct cut *cuts, int layer);
+void tile_prompts(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                  const struct batch *b, float scale);
+static inline int cut_ends_prompt(const struct cut *c)
+{
+    return c->span->kind == SPAN_PROMPT && c->offset + c->n == c->span->n;
+}
+/* At the end of a prompt, stores its kept slots in the pages of row kept_row of w->rows. */
+void tile_keep(struct layer_work *w, const struct cut *c, const struct batch *b, int layer,
+               int kept_row);
+void tile_forced(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                 const struct batch *b, const struct heads *at);
+/* All of these: w->q, w->k and w->v to w->attn. */
+void tile_attend(struct layer_work *w, const struct tile *t, const struct cut *cuts,
+                 const struct batch *b, int layer);
+
+/* ---- the rest of a layer (layer_decode.c) ---- */
+
+/* Before attention: x of the tile to w->q, w->k, w->v. After it: w->attn into x. */
+void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                 const struct tile *t, const struct cut *cuts, int layer, const float *x);
+void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                const struct tile *t, float *x);
+
 #endif
