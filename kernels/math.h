@@ -179,6 +179,18 @@ static inline float math_silu(float x)
     return x / (1.0f + math_exp(0.0f - x));
 }
 
+/* log(1 + exp(x)); for small exp(x) from exp(x) itself, as log(1 - v) below. */
+#define MATH_SOFTPLUS_LINEAR 20.0f // above, exp(-x) is lost in x
+static inline float math_softplus(float x)
+{
+    const float v = math_exp(x);
+    float f, e;
+    math_log_split(1.0f + v, &f, &e);
+    f = v < MATH_LOG1M_DIRECT ? v : f;
+    e = v < MATH_LOG1M_DIRECT ? 0.0f : e;
+    return x < MATH_SOFTPLUS_LINEAR ? math_log_sum(f, e) : x;
+}
+
 /* GELU by a logistic: x / (1 + exp(-1.702 x)). */
 #define MATH_GELU_QUICK -1.702f
 static inline float math_gelu_quick(float x)
@@ -278,6 +290,8 @@ static inline float math_act(int act, float x)
         return math_silu(x);
     case ACT_GELU_QUICK:
         return math_gelu_quick(x);
+    case ACT_LOGISTIC:
+        return math_logistic(x);
     default:
         return x;
     }

@@ -206,6 +206,10 @@ TABLE(gate_mul, {ISA_AVX512, cpu_gate_mul_avx512}, {ISA_AVX2, cpu_gate_mul_avx2}
       {ISA_PORTABLE, cpu_gate_mul_portable}, {ISA_EXACT, exact_gate_mul})
 TABLE(mix, {ISA_AVX512, cpu_mix_avx512}, {ISA_AVX2, cpu_mix_avx2}, {ISA_PORTABLE, cpu_mix_portable},
       {ISA_EXACT, exact_mix})
+TABLE(conv, {ISA_AVX512, cpu_conv_avx512}, {ISA_AVX2, cpu_conv_avx2},
+      {ISA_PORTABLE, cpu_conv_portable}, {ISA_EXACT, exact_conv})
+TABLE(recur, {ISA_AVX512, cpu_recur_avx512}, {ISA_AVX2, cpu_recur_avx2},
+      {ISA_PORTABLE, cpu_recur_portable}, {ISA_EXACT, exact_recur})
 TABLE(route, {ISA_PORTABLE, cpu_route})
 TABLE(expert_sum, {ISA_AVX512, cpu_expert_sum_avx512}, {ISA_AVX2, cpu_expert_sum_avx2},
       {ISA_PORTABLE, cpu_expert_sum_portable}, {ISA_EXACT, exact_expert_sum})

@@ -663,6 +663,63 @@ static inline struct head_candidate *head_candidates(const struct head_reduce_ar
     return a->candidates + (int64_t)r->place * HEAD_SAMPLE_MAX;
 }
 
+/* ---- row state: layers whose memory of a row has a fixed size, in f32 ---- */
+
+#define STATE_TAPS_MAX 8
+#define STATE_DIM_MAX  256 // of a head's keys and values: multiples of 16
+
+/* The tokens of one row in a tile, in order. */
+struct state_span {
+    int32_t row, token, n; // of the batch; the first one in the tile; count
+    int32_t fresh;         // 1: the row begins here, with a state of zeros
+};
+struct state_rows {
+    uint8_t *base;  // row r's state at base + r * stride
+    int64_t stride; // bytes
+    const struct state_span *spans;
+    int n_spans; // of different rows
+};
+
+/* A causal convolution of each channel by itself, in place: y[t] = act(bias + sum over j of
+ * weight[j] x[t - taps + 1 + j]), one chain from the oldest input on. State: the last taps - 1
+ * inputs. Cost per number: 8 bytes and 2 taps FLOPs. */
+struct conv_args {
+    float *x;            // [m, n] in and out, row stride x_stride
+    const float *weight; // [n, taps]
+    const float *bias;   // [n] or NULL
+    int64_t x_stride;
+    int n, taps; // n: a multiple of 16
+    int act;     // enum act_kind
+    struct state_rows rows;
+    int64_t offset; // bytes of a state before the inputs, f32 [taps - 1, n]
+};
+
+/* Gated linear recurrences. A head's state S [k_dim, v_dim] meets one token after the other:
+ *
+ *     S = g S;  d = b (v - S^T k) or, without `corrects`, b v;  S = S + k d^T;  out = S^T q
+ *
+ * with step = softplus(dt + dt_bias), g = exp(a step), b = logistic(beta), or the step without
+ * beta. unit_eps > 0: q and k are divided by sqrt(|.|^2 + unit_eps); then q is multiplied by
+ * q_scale. Gated delta net: Yang et al. 2024, arXiv 2412.06464, eq. 10; Mamba-2: Dao and Gu 2024,
+ * arXiv 2405.21060, with B, C and x for k, q and v, and skip x added to the output.
+ * Sums over k_dim are chains in ascending order: p = sum S k and r = sum S q of the state before
+ * the token, d = b (v - g p), out = g r + (k q) d, S = fma(k, d, g S). Norms and k q run in 16
+ * lanes (rule f). Per token and head: 8 k_dim v_dim FLOPs; per span the state is read and written
+ * once from memory, 8 k_dim v_dim bytes. */
+struct recur_args {
+    const float *q, *k;       // [m, k_heads, k_dim]; head h of v uses head h k_heads / v_heads
+    const float *v;           // [m, v_heads, v_dim]
+    const float *dt, *beta;   // [m, v_heads]; beta NULL: the step
+    const float *a, *dt_bias; // [v_heads]; a < 0
+    const float *skip;        // [v_heads] or NULL
+    float *out;               // [m, v_heads, v_dim]
+    int64_t qkv_stride, dt_stride, beta_stride, out_stride; // in numbers; q, k and v have one
+    int k_heads, v_heads, k_dim, v_dim;
+    int corrects;
+    float unit_eps, q_scale;
+    struct state_rows rows; // f32 [v_heads, k_dim, v_dim] each
+};
+
 /* THE list: X(name). Each has OP_name, struct name_args, ops_run_name() and ref_name(). */
 #define OPS(X)                                                                                     \
     X(matmul)                                                                                      \
@@ -675,6 +732,8 @@ static inline struct head_candidate *head_candidates(const struct head_reduce_ar
     X(rotate)                                                                                      \
     X(gate_mul)                                                                                    \
     X(mix)                                                                                         \
+    X(conv)                                                                                        \
+    X(recur)                                                                                       \
     X(route)                                                                                       \
     X(expert_matmul)                                                                               \
     X(expert_sum)                                                                                  \

@@ -11,8 +11,18 @@ extern "C" {
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
 /* ACT_GELU uses erf, ACT_GELU_TANH uses tanh (they differ by up to 5e-4), ACT_GELU_QUICK is x / (1
- * + exp(-1.702 x)) (differs by up to 0.02). ACT_XIELU has two learned numbers per layer. */
-enum act_kind { ACT_NONE, ACT_RELU, ACT_GELU, ACT_GELU_TANH, ACT_SILU, ACT_GELU_QUICK, ACT_XIELU };
+ * + exp(-1.702 x)) (differs by up to 0.02). ACT_XIELU has two learned numbers per layer.
+ * ACT_LOGISTIC, 1 / (1 + exp(-x)), is that of gates beside the MLP. */
+enum act_kind {
+    ACT_NONE,
+    ACT_RELU,
+    ACT_GELU,
+    ACT_GELU_TANH,
+    ACT_SILU,
+    ACT_GELU_QUICK,
+    ACT_XIELU,
+    ACT_LOGISTIC
+};
 enum position_kind { POSITION_ROPE, POSITION_LEARNED };
 /* Where a layer's norms are: before attention and MLP; after the residual sums (opt-350m); after
  * attention and MLP, before the sums (olmo2); before and after attention and MLP (gemma2). */

@@ -1,5 +1,6 @@
 /* kernels/cpu/lanes_avx512.c - ops on single rows, and reductions of the head. */
 #define CPU_ISA CPU_AVX512
 #include "kernels/cpu/rows.inc"
+#include "kernels/cpu/state.inc"
 #include "kernels/cpu/kv_store.inc"
 #include "kernels/cpu/head_reduce.inc"

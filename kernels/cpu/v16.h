@@ -679,6 +679,12 @@ V16_FN v16 v16_silu(v16 x)
     return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_sub(v16_zero(), x))));
 }
 
+V16_FN v16 v16_logistic(v16 x)
+{
+    const v16 one = v16_set1(1.0f);
+    return v16_div(one, v16_add(one, v16_exp(v16_sub(v16_zero(), x))));
+}
+
 V16_FN v16 v16_gelu_quick(v16 x)
 {
     return v16_div(x, v16_add(v16_set1(1.0f), v16_exp(v16_mul(v16_set1(MATH_GELU_QUICK), x))));
@@ -734,6 +740,8 @@ V16_FN v16 v16_act(int act, v16 x)
         return v16_silu(x);
     case ACT_GELU_QUICK:
         return v16_gelu_quick(x);
+    case ACT_LOGISTIC:
+        return v16_logistic(x);
     default:
         return x;
     }

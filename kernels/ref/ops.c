@@ -24,6 +24,8 @@ double ref_act(int kind, double x)
         return x / (1 + exp(-x));
     case ACT_GELU_QUICK:
         return x / (1 + exp(-1.702 * x));
+    case ACT_LOGISTIC:
+        return 1 / (1 + exp(-x));
     default:
         return x;
     }
