@@ -665,8 +665,8 @@ static inline struct head_candidate *head_candidates(const struct head_reduce_ar
 
 /* ---- row state: layers whose memory of a row has a fixed size, in f32 ---- */
 
-#define STATE_TAPS_MAX 8
-#define STATE_DIM_MAX  256 // of a head's keys and values: multiples of 16
+#define STATE_TAPS_MAX SHAPE_TAPS_MAX
+#define STATE_DIM_MAX  SHAPE_STATE_MAX // of a head's keys and values: multiples of 16
 
 /* The tokens of one row in a tile, in order. */
 struct state_span {

@@ -96,6 +96,8 @@ int64_t evict_slots_max(const struct evict *e, int kind, int64_t n_prompt, int64
     int64_t n_tokens = n_prompt + n_max;
     struct evict rule;
     struct evict_row row;
+    if (evict_kind(e, kind).state > 0)
+        return evict_kind(e, kind).state;
     if (e->simulate || evict_row_init(e, n_prompt, n_max, &row) != 0)
         return n_tokens;
     evict_in_kind(e, &row, kind, &rule, &row);

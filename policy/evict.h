@@ -107,7 +107,7 @@ static inline int evict_kinds(const struct evict *e)
 }
 static inline struct kv_kind evict_kind(const struct evict *e, int kind)
 {
-    const struct kv_kind alike = {0, 1};
+    const struct kv_kind alike = {0, 1, 0};
     return e->kinds ? e->kinds->of[kind] : alike;
 }
 static inline int evict_layer_kind(const struct evict *e, int layer)
@@ -267,7 +267,7 @@ static inline void evict_share(struct evict_row *row, double share)
 
 /* The rule of layers of a kind, for a row from evict_row_init(). A layer with an attention window
  * of W tokens always evicts by age: it keeps its newest W - 1 slots (or the run's budget if that is
- * smaller), and a new token sees these and itself. */
+ * smaller), and a new token sees these and itself. A row state is not evicted from. */
 static inline void evict_in_kind(const struct evict *e, const struct evict_row *row, int kind,
                                  struct evict *kind_e, struct evict_row *kind_row)
 {
@@ -276,6 +276,8 @@ static inline void evict_in_kind(const struct evict *e, const struct evict_row *
     kind_e->kinds = NULL; // all layers of a kind are alike
     *kind_row = *row;
     evict_share(kind_row, of.share / evict_kind(e, KV_MOST).share);
+    if (of.state > 0)
+        kind_e->policy = EVICT_FULL;
     if (of.window <= 0)
         return;
     kind_e->policy = EVICT_WINDOW;

@@ -45,8 +45,19 @@ static void step_shares(struct asked *all, int n, int steps)
     }
 }
 
+/* Makes the layers with a state one more kind. */
+static void add_states(struct kv_kinds *kinds, const uint8_t *has_state, int state, int n_layers)
+{
+    for (int layer = 0; layer < n_layers; layer++)
+        if (has_state && has_state[layer]) {
+            kinds->layer[layer] = (uint8_t)kinds->n;
+            kinds->of[kinds->n] = (struct kv_kind){.share = 1, .state = state};
+        }
+    kinds->n += kinds->of[kinds->n].state > 0;
+}
+
 int kv_kinds_make(struct kv_kinds *kinds, const int32_t *layer_window, const double *layer_share,
-                  int n_layers)
+                  const uint8_t *has_state, int state, int n_layers)
 {
     struct asked all[SHAPE_LAYERS_MAX];
     int n = 0, without = 0;
@@ -54,6 +65,8 @@ int kv_kinds_make(struct kv_kinds *kinds, const int32_t *layer_window, const dou
     memset(kinds, 0, sizeof *kinds);
     for (int layer = 0; layer < n_layers; layer++) {
         struct asked a = {.layer = layer, .window = layer_window[layer], .share = 1};
+        if (has_state && has_state[layer])
+            continue;
         if (a.window == 0) {
             a.share = layer_share ? layer_share[layer] : 1;
             without++;
@@ -66,7 +79,8 @@ int kv_kinds_make(struct kv_kinds *kinds, const int32_t *layer_window, const dou
     }
     for (int i = 0; i < without; i++)
         all[i].share *= without / sum;
-    const int windows = count_kinds(all + without, n - without), steps = KV_KINDS_MAX - windows;
+    const int windows = count_kinds(all + without, n - without);
+    const int steps = KV_KINDS_SLOTS - windows;
     if (steps < (without > 0))
         return -1;
     if (count_kinds(all, without) > steps)
@@ -78,6 +92,7 @@ int kv_kinds_make(struct kv_kinds *kinds, const int32_t *layer_window, const dou
         }
         kinds->layer[all[i].layer] = (uint8_t)(kinds->n - 1);
     }
+    add_states(kinds, has_state, state, n_layers);
     return 0;
 }
 

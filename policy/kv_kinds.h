@@ -1,4 +1,5 @@
-/* policy/kv_kinds.h - groups layers by their KV: by attention window and share of the budget.
+/* policy/kv_kinds.h - groups layers by what they keep of a row: KV by attention window and share of
+ * the budget, or a state of fixed size.
  *
  * Owns: which layers are alike. Refuses: how many slots a row holds in them (policy/evict.h).
  * For every row at any time, kind KV_MOST holds at least as many slots as any other kind, so rows
@@ -10,13 +11,15 @@
 
 #include "policy/shape.h"
 
-#define KV_KINDS_MAX 8
-#define KV_MOST      0
+#define KV_KINDS_SLOTS 8
+#define KV_KINDS_MAX   (KV_KINDS_SLOTS + 1) // the last one for states
+#define KV_MOST        0
 
 struct kv_kind {
     int window;   // tokens that a query sees, itself included; 0: no window
     double share; // part of the budget beyond protected slots, relative to the mean layer; 1 with a
                   // window
+    int state;    // page slots of a row's state, whole pages, from its first token on; 0: KV
 };
 
 struct kv_kinds {
@@ -26,11 +29,18 @@ struct kv_kinds {
 };
 
 /* Groups layers with these windows (struct shape) and shares ([n_layers], > 0; NULL: all alike).
- * Shares are scaled to a mean of 1 over the layers without a window. If there are more different
- * shares than kinds are left, they become equal steps, each with the mean of its layers. Returns 0;
- * -1: the windows alone need too many kinds. */
+ * Layers with has_state (NULL: none; never all) are the last kind, which gets `state` slots. Shares
+ * are scaled to a mean of 1 over the layers without a window. If there are more different shares
+ * than kinds are left, they become equal steps, each with the mean of its layers. Returns 0; -1:
+ * the windows alone need too many kinds. */
 int kv_kinds_make(struct kv_kinds *kinds, const int32_t *layer_window, const double *layer_share,
-                  int n_layers);
+                  const uint8_t *has_state, int state, int n_layers);
+
+/* How many kinds, the first ones, hold KV. */
+static inline int kv_kinds_of_slots(const struct kv_kinds *kinds)
+{
+    return kinds->n - (kinds->of[kinds->n - 1].state > 0);
+}
 
 /* 1: shares differ. */
 static inline int kv_kinds_uneven(const struct kv_kinds *kinds)

@@ -130,9 +130,25 @@ void plan_kv_pages_on(const struct plan *plan, int64_t pages[N_TIERS])
         pages[tier] = plan_kv_count(plan, tier) * plan->pages_batch;
     for (int layer = 0; layer < plan->decoder && plan_kinds(plan) > 1; layer++) {
         int64_t less = plan->pages_batch - plan_kv_pages(plan, layer);
-        for (int batch = 0; batch < plan->batches && less > 0; batch++)
+        for (int batch = 0; batch < plan->batches && less != 0; batch++)
             pages[plan_kv_home(plan, layer, batch).tier] -= less;
     }
+}
+
+int64_t plan_pool_pages(const struct plan *plan)
+{
+    int64_t most = plan->pages_batch;
+    for (int kind = 0; kind < plan_kinds(plan); kind++)
+        most = max_i64(most, (int64_t)plan->batch * plan->kind_pages[kind]);
+    return most;
+}
+
+int plan_row_pages(const struct plan *plan)
+{
+    int most = plan->slots_cap / PAGE_SLOTS;
+    for (int kind = 0; kind < plan_kinds(plan); kind++)
+        most = (int)max_i64(most, plan->kind_pages[kind]);
+    return most;
 }
 
 int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier)
@@ -290,9 +306,12 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         plan->pages_batch = max_i64(row_pages, mean_pages * plan->batch);
     plan->slots_cap = (int)(row_pages * PAGE_SLOTS);
     plan->kinds = work->kinds;
-    for (int kind = KV_MOST + 1; kind < plan_kinds(plan); kind++) { // own pages, if fewer
-        int64_t own = ceil_div(work->slots_kind[kind], PAGE_SLOTS);
-        plan->kind_pages[kind] = own * plan->batch < plan->pages_batch ? (int)own : 0;
+    for (int kind = KV_MOST + 1; kind < plan_kinds(plan);
+         kind++) { // own pages: states, or if fewer
+        const int state = plan->kinds->of[kind].state;
+        int64_t own = state > 0 ? state / PAGE_SLOTS : ceil_div(work->slots_kind[kind], PAGE_SLOTS);
+        const int fewer = state > 0 || own * plan->batch < plan->pages_batch;
+        plan->kind_pages[kind] = fewer ? (int)own : 0;
     }
 
     plan->prompt_max = work->prompt_max;
@@ -313,7 +332,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         plan->gather_windows = 32;
     plan->shared_tokens =
         (int)(work->prompt_max < PLAN_SHARED_TOKENS ? work->prompt_max : PLAN_SHARED_TOKENS);
-    if (plan->no_sharing)
+    if (plan->no_sharing || plan_state_kind(plan) > 0) // a state holds all tokens of its row
         plan->shared_tokens = 0;
 }
 

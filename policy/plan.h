@@ -264,6 +264,20 @@ static inline int64_t plan_kv_pages(const struct plan *plan, int layer)
     int own = plan_own_pages(plan, layer);
     return own > 0 ? (int64_t)plan->batch * own : plan->pages_batch;
 }
+/* 1: rows keep a state in layer `layer` instead of KV. */
+static inline int plan_has_state(const struct plan *plan, int layer)
+{
+    return plan->kinds && plan->kinds->of[plan_kind(plan, layer)].state > 0;
+}
+/* The kind of layers with a state; 0: none. */
+static inline int plan_state_kind(const struct plan *plan)
+{
+    const int slots = plan->kinds ? kv_kinds_of_slots(plan->kinds) : 1;
+    return slots < plan_kinds(plan) ? slots : 0;
+}
+/* The most pages of a batch's pool, and of a row, in any layer. */
+int64_t plan_pool_pages(const struct plan *plan);
+int plan_row_pages(const struct plan *plan);
 /* Slots of a row in layer `layer`, in whole pages. */
 static inline int plan_kv_slots(const struct plan *plan, int layer)
 {
@@ -276,7 +290,7 @@ static inline int64_t plan_kv_slots_before(const struct plan *plan, int layer, i
 {
     int64_t slots = (int64_t)layer * ring;
     for (int i = 0; i < layer; i++)
-        slots += plan_kv_slots(plan, i);
+        slots += plan_has_state(plan, i) ? 0 : plan_kv_slots(plan, i);
     return slots;
 }
 /* Pages of all KV extents, by home. */

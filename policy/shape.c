@@ -126,6 +126,47 @@ static const char *check_ropes(const struct shape *s)
     return NULL;
 }
 
+static int is_state_dim(int n)
+{
+    return in_range(n, 16, SHAPE_STATE_MAX) && n % 16 == 0;
+}
+
+static const char *check_state(const struct shape *s)
+{
+    for (int i = 0; i < s->n_layers; i++)
+        if (s->layer_state[i] > (s->state != STATE_NONE))
+            return "layer_state";
+    if (!in_range(s->query_gate, 0, 1))
+        return "query_gate";
+    if (s->state == STATE_NONE)
+        return s->state_k_heads || s->state_v_heads || s->state_k_dim || s->state_v_dim ||
+                       s->state_taps
+                   ? "state"
+                   : NULL;
+    const int n = shape_states(s);
+    if (s->state != STATE_DELTA || n == 0 || n == s->n_layers || s->branches != BRANCHES_SERIAL ||
+        s->norm_place != NORM_BEFORE)
+        return "state";
+    if (!is_state_dim(s->state_k_dim))
+        return "state_k_dim";
+    if (!is_state_dim(s->state_v_dim))
+        return "state_v_dim";
+    if (!in_range(s->state_v_heads, 1, SHAPE_DIM_MAX / s->state_v_dim))
+        return "state_v_heads";
+    if (!in_range(s->state_k_heads, 1, s->state_v_heads) ||
+        s->state_v_heads % s->state_k_heads != 0 || shape_state_qkv(s) > SHAPE_DIM_MAX)
+        return "state_k_heads";
+    return in_range(s->state_taps, 2, SHAPE_TAPS_MAX) ? NULL : "state_taps";
+}
+
+int shape_states(const struct shape *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        n += s->layer_state[i];
+    return n;
+}
+
 int shape_first_layer(const struct shape *s, int experts)
 {
     for (int i = 0; i < s->n_layers; i++)
@@ -213,7 +254,9 @@ const char *shape_check(const struct shape *s)
     for (int i = 0; i < s->n_layers; i++)
         if (s->layer_window[i] != 0 && !in_range(s->layer_window[i], 2, CONTEXT_MAX))
             return "layer_window";
-    bad = check_experts(s);
+    bad = check_state(s);
+    if (!bad)
+        bad = check_experts(s);
     if (!bad)
         bad = check_beside(s);
     return bad ? bad : check_ropes(s);

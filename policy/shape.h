@@ -33,6 +33,9 @@ enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_OWN, QK_NORM_WHOLE };
 /* x + attention(norm1 x), then x + mlp(norm2 x); both read the same x; both read norm1 x. */
 enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 
+/* What layers without attention compute, see struct recur_args: the gated delta net. */
+enum state_kind { STATE_NONE, STATE_DELTA };
+
 #define SHAPE_LAYERS_MAX       512
 #define SHAPE_DIM_MAX          (1 << 17)
 #define SHAPE_EXPERTS_MAX      1024
@@ -41,6 +44,8 @@ enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 #define SHAPE_OUTPUTS_MAX      (1 << 24) // rows of all experts' matrices of one kind
 #define SHAPE_VOCAB_MAX        (1 << 21)
 #define SHAPE_ROPE_MAX         256 // half of the largest head dimension
+#define SHAPE_TAPS_MAX         8   // of a layer's convolution
+#define SHAPE_STATE_MAX        256 // largest dimension of a head's state
 #define SHAPE_ROPES            2   // tables of angles: for most rows and layers, and for the others
 #define SHAPE_NO_ROPE          SHAPE_ROPES
 #define HEAD_TILE              4096 // vocabulary rows whose logits are reduced together (rule e)
@@ -89,6 +94,7 @@ struct shape {
     float logit_scale;   // factor on logits
     float attn_softcap;  // cap c tanh(x / c) on q k^T before softmax (0: none)
     float logit_softcap; // the same on logits, after logit_scale (0: none)
+    int query_gate;      // 1: attention's output is multiplied by the logistic of a projection
     int sinks;           // 1: each query head has one more logit without a value, in every layer
     int position;        // enum position_kind
     int position_offset; // added to a position before the learned table is read (opt: 2)
@@ -98,6 +104,10 @@ struct shape {
                       // query_period)) in layers with RoPE (0: by 1)
     int query_period; // 0 without query_beta
     int rope_long; // rows that may get longer than this use ropes[1] instead of ropes[0]; 0: none
+    /* Layers with a row state instead of attention, and its sizes (struct recur_args). */
+    int state; // enum state_kind
+    int state_k_heads, state_v_heads, state_k_dim, state_v_dim, state_taps;
+    uint8_t layer_state[SHAPE_LAYERS_MAX];  // 1: the layer has a state
     uint8_t layer_rope[SHAPE_LAYERS_MAX];   // per layer: 0, 1 or SHAPE_NO_ROPE
     uint8_t layer_dense[SHAPE_LAYERS_MAX];  // 1: one MLP where other layers have experts
     int32_t layer_window[SHAPE_LAYERS_MAX]; // tokens that a query sees, itself included; 0: all
@@ -110,6 +120,27 @@ static inline int shape_has_experts(const struct shape *s, int layer)
 {
     return s->n_experts > 0 && !s->layer_dense[layer];
 }
+/* Numbers of a token that the convolution of a layer with a state reads: q, k and v; those of v. */
+static inline int shape_state_v(const struct shape *s)
+{
+    return s->state_v_heads * s->state_v_dim;
+}
+static inline int shape_state_qkv(const struct shape *s)
+{
+    return 2 * s->state_k_heads * s->state_k_dim + shape_state_v(s);
+}
+/* Bytes of a row's state in a layer: f32 [v_heads, k_dim, v_dim], then [taps - 1, qkv]. */
+static inline int64_t shape_state_inputs_at(const struct shape *s)
+{
+    return (int64_t)shape_state_v(s) * s->state_k_dim * 4;
+}
+static inline int64_t shape_state_bytes(const struct shape *s)
+{
+    return shape_state_inputs_at(s) +
+           (s->state ? (int64_t)(s->state_taps - 1) * shape_state_qkv(s) * 4 : 0);
+}
+/* Layers with a state. */
+int shape_states(const struct shape *s);
 /* The first layer with (1) or without (0) experts; -1: none. */
 int shape_first_layer(const struct shape *s, int experts);
 /* MLPs that a layer's router chooses from, and MLPs per token. */

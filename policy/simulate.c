@@ -75,7 +75,8 @@ struct sim {
     const struct simulation *in;
     struct sim_batch *batches;
     struct load *loads;
-    int kinds;                 // kinds of KV
+    int kinds;                 // kinds of KV, without states
+    int state;                 // kind of states, or 0
     int sink[KV_KINDS_MAX];    // the sink of every row
     struct work_row *returned; // stack of rows sent back to the queue
     int n_returned;
@@ -467,9 +468,24 @@ static void take_each(struct sim *s, struct sim_batch *b)
             take_pages(s, b, &b->seats[i]);
 }
 
+/* Rows that have a state before the pass. */
+static int states_of(const struct sim_batch *b)
+{
+    int n = b->steady;
+    for (int i = 0, loose = b->loose; loose > 0; i++) {
+        const struct seat *t = &b->seats[i];
+        if (!t->entered || t->steady)
+            continue;
+        n += t->n_done > 0;
+        loose--;
+    }
+    return n;
+}
+
 static void take_live(struct sim *s, struct sim_batch *b)
 {
     int need = b->kv[KV_MOST].cross[s->pass % PAGE_SLOTS];
+    b->kv[s->state].pages_kept = (int64_t)states_of(b) * s->in->plan->kind_pages[s->state];
     for (int kind = KV_MOST; kind < s->kinds; kind++) {
         b->kv[kind].pages_kept = b->kv[kind].full_pages;
         for (int i = 0, loose = b->loose; loose > 0; i++) {
@@ -604,6 +620,9 @@ static void load_of(const struct sim *s, const struct sim_batch *b, struct load 
             load_loose(s, &b->seats[i], l);
             loose--;
         }
+    if (s->state > 0)
+        load_states(s->in->plan->kind_pages[s->state], b->live, states_of(b),
+                    b->kv[s->state].pages_kept, &l->kv[s->state]);
 }
 
 static void add_load(struct load *sum, const struct load *l, int kinds)
@@ -708,7 +727,8 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
 {
     struct sim s = {.in = in, .out = out, .gate = {.prefill = in->plan->prefill_tokens}};
     s.every = in->every > 1 ? in->every : 1;
-    s.kinds = plan_kinds(in->plan);
+    s.state = plan_state_kind(in->plan);
+    s.kinds = s.state > 0 ? s.state : plan_kinds(in->plan);
     *out = (struct played){0};
     place(&s, memory);
     if (in->live)
@@ -723,7 +743,7 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
             if (admit(&s, b) != 0)
                 return -1;
             load_of(&s, b, &s.loads[i]);
-            add_load(&out->sum, &s.loads[i], s.kinds);
+            add_load(&out->sum, &s.loads[i], plan_kinds(in->plan));
             live += b->live;
         }
         if (live == 0)

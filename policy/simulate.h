@@ -41,6 +41,17 @@ static inline int64_t load_pairs(const struct evict *e, int kind, int64_t n)
     return rising * (rising + 1) / 2 + (n - rising) * window;
 }
 
+/* A batch's states of `pages` each: of its live rows `old` had one before the pass; kept: pages
+ * before rows were sent back. */
+static inline void load_states(int pages, int live, int old, int64_t kept, struct kv_load *l)
+{
+    const struct kv_load states = {.pages_read = (int64_t)old * pages,
+                                   .pages_kept = kept,
+                                   .pages_filled = (int64_t)(live - old) * pages,
+                                   .pages_over = (int64_t)old * pages};
+    *l = states;
+}
+
 /* How far a job is. */
 struct progress {
     int64_t rows, passes; // rows that entered; passes that ended

@@ -137,6 +137,10 @@ static void test_lies(void **state)
         expect_corrupt(path, file, &h, "layer_dense");
         kinds[i] ^= 4;
     }
+    uint8_t *states = kinds - SHAPE_LAYERS_MAX; // before them
+    states[1] = 1;
+    expect_corrupt(path, file, &h, "layer_state");
+    states[1] = 0;
     memset(kinds, 1, N_LAYERS);
     expect_corrupt(path, file, &h, "layer_dense");
     memset(kinds + N_DENSE, 0, N_LAYERS - N_DENSE);

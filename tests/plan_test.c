@@ -456,7 +456,7 @@ static void test_evict_slots(void **state)
     const int32_t some[] = {0, 17, 0, 33}, all[] = {33, 17}, none[] = {0, 0};
     struct kv_kinds kinds;
     full.kinds = &kinds;
-    assert_int_equal(kv_kinds_make(&kinds, some, NULL, 4), 0);
+    assert_int_equal(kv_kinds_make(&kinds, some, NULL, NULL, 0, 4), 0);
     assert_int_equal(evict_kinds(&full), 3);
     assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 510);
     assert_int_equal(evict_slots_max(&full, 1, 500, 10), 32); // and the token at hand
@@ -466,10 +466,10 @@ static void test_evict_slots(void **state)
     assert_int_equal(evict_layer_kind(&full, 3), 1);
     struct evict small = {.policy = EVICT_H2O, .budget = 24, .sink = -1, .kinds = &kinds};
     assert_int_equal(evict_slots_max(&small, 1, 500, 10), 24);
-    assert_int_equal(kv_kinds_make(&kinds, all, NULL, 2), 0);
+    assert_int_equal(kv_kinds_make(&kinds, all, NULL, NULL, 0, 2), 0);
     assert_int_equal(evict_kinds(&full), 2);
     assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 32);
-    assert_int_equal(kv_kinds_make(&kinds, none, NULL, 2), 0);
+    assert_int_equal(kv_kinds_make(&kinds, none, NULL, NULL, 0, 2), 0);
     assert_int_equal(evict_kinds(&full), 1);
     assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 510);
 }
@@ -498,8 +498,8 @@ static void test_layers_share_a_budget(void **state)
     /* As in Zefan-Cai/KVCache-Factory: least = 128 / 20, most = 2 x 128 - least, even steps. */
     assert_true(fabs(share[0] * MOST - 249.6) < 1e-9 &&
                 fabs(share[LAYERS - 1] * MOST - 6.4) < 1e-9);
-    assert_int_equal(kv_kinds_make(&kinds, none, share, LAYERS), 0);
-    assert_int_equal(kinds.n, KV_KINDS_MAX);
+    assert_int_equal(kv_kinds_make(&kinds, none, share, NULL, 0, LAYERS), 0);
+    assert_int_equal(kinds.n, KV_KINDS_SLOTS);
     int64_t sum = 0;
     for (int layer = 0; layer < LAYERS; layer++) {
         int64_t is = layer_budget(&e, layer), asked = WINDOW + (int64_t)(share[layer] * MOST);
@@ -509,7 +509,7 @@ static void test_layers_share_a_budget(void **state)
     }
     assert_in_range(sum, LAYERS * (MOST + WINDOW) - LAYERS, LAYERS * (MOST + WINDOW));
     kv_pyramid(share, 5, 20); // few enough: each layer its own
-    assert_int_equal(kv_kinds_make(&kinds, none, share, 5), 0);
+    assert_int_equal(kv_kinds_make(&kinds, none, share, NULL, 0, 5), 0);
     for (int layer = 0; layer < 5; layer++)
         assert_int_equal(layer_budget(&e, layer),
                          WINDOW + (int)(249 * (1.95 - layer * 0.475) / 1.95 + 1e-9));
@@ -521,7 +521,7 @@ static void test_layers_share_a_budget(void **state)
     assert_true(row.budget == 4 + 187 && row.recent == 187 && row.sink == 4);
     assert_true(last.budget == 4 + 4 && last.recent == 4 && last.sink == 4);
     kv_pyramid(share, 5, 1);
-    assert_int_equal(kv_kinds_make(&kinds, none, share, 5), 0);
+    assert_int_equal(kv_kinds_make(&kinds, none, share, NULL, 0, 5), 0);
     assert_int_equal(kinds.n, 1);
     assert_int_equal(layer_budget(&e, 3), 100);
 }
@@ -538,8 +538,8 @@ static void test_windows_and_shares(void **state)
         windows[layer] = layer % 2 ? 65 : 0;
         share[layer] = 1 + layer;
     }
-    assert_int_equal(kv_kinds_make(&kinds, windows, share, 24), 0);
-    assert_int_equal(kinds.n, KV_KINDS_MAX);
+    assert_int_equal(kv_kinds_make(&kinds, windows, share, NULL, 0, 24), 0);
+    assert_int_equal(kinds.n, KV_KINDS_SLOTS);
     double mean = 0;
     for (int layer = 0; layer < 24; layer++) {
         const struct kv_kind *k = &kinds.of[kinds.layer[layer]];
@@ -551,8 +551,31 @@ static void test_windows_and_shares(void **state)
     assert_true(kinds.of[KV_MOST].share > kinds.of[1].share && kinds.of[7].window == 65);
     for (int layer = 0; layer < 9; layer++)
         windows[layer] = 10 + layer;
-    assert_int_equal(kv_kinds_make(&kinds, windows, NULL, 9), -1);
-    assert_int_equal(kv_kinds_make(&kinds, windows, NULL, 8), 0);
+    assert_int_equal(kv_kinds_make(&kinds, windows, NULL, NULL, 0, 9), -1);
+    assert_int_equal(kv_kinds_make(&kinds, windows, NULL, NULL, 0, 8), 0);
+}
+
+/* Layers with a state are one more kind, the last: with as many slots as the state takes, whatever
+ * the budget, which the others share alone. */
+static void test_states_are_a_kind(void **state)
+{
+    (void)state;
+    static const int32_t windows[6] = {0, 0, 0, 65, 0, 0};
+    static const uint8_t states[6] = {1, 1, 0, 0, 1, 0};
+    static const double share[6] = {9, 9, 1, 1, 9, 3};
+    struct kv_kinds kinds;
+    const struct evict e = {.policy = EVICT_H2O, .budget = 100, .sink = -1, .kinds = &kinds};
+    assert_int_equal(kv_kinds_make(&kinds, windows, share, states, 96, 6), 0);
+    assert_true(kinds.n == 4 && kv_kinds_of_slots(&kinds) == 3 && kinds.of[3].state == 96);
+    static const uint8_t expected[6] = {3, 3, 1, 2, 3, 0};
+    assert_memory_equal(kinds.layer, expected, 6);
+    assert_true(kinds.of[0].share == 1.5 && kinds.of[1].share == 0.5 && kinds.of[2].window == 65);
+    assert_int_equal(evict_slots_max(&e, 3, 1000, 10), 96);
+    assert_int_equal(evict_slots_max(&e, 3, 1, 1), 96);
+    struct evict rule;
+    struct evict_row row = {.budget = 100};
+    evict_in_kind(&e, &row, 3, &rule, &row);
+    assert_int_equal(rule.policy, EVICT_FULL);
 }
 
 /* Bytes of a plan's workspace; *meta: of what is known of its slots. */
@@ -581,7 +604,7 @@ static void test_ranks_have_room(void **state)
     evict.positions = EVICT_POSITIONS_SLOT;
     assert_in_range(all - workspace(&p, &more), 99500 * row - 4096, 99500 * row + 4096);
     assert_in_range(more - meta, ranks, ranks + 64 * 64); // with AddressSanitizer's gaps
-    work.prompt_max = 40; // 128 slots and a new token
+    work.prompt_max = 40;                                 // 128 slots and a new token
     assert_in_range(all - workspace(&p, &more), 99871 * row - 4096, 99871 * row + 4096);
     work.tokens_max = 100;
     assert_in_range(all - workspace(&p, &more), 99900 * row - 4096, 99900 * row + 4096);
@@ -601,7 +624,7 @@ static void test_windows_have_pools_of_their_own(void **state)
     for (int i = 0; i < 16; i += 2)
         shape.layer_window[i] = 65;
     static struct kv_kinds kinds;
-    assert_int_equal(kv_kinds_make(&kinds, shape.layer_window, NULL, 16), 0);
+    assert_int_equal(kv_kinds_make(&kinds, shape.layer_window, NULL, NULL, 0, 16), 0);
     work.kinds = evict.kinds = &kinds;
     work.slots_kind[1] = evict_slots_max(&evict, 1, 500, 100);
     assert_int_equal(work.slots_kind[1], 64);
@@ -752,6 +775,7 @@ int main(void)
         cmocka_unit_test(test_evict_slots),
         cmocka_unit_test(test_layers_share_a_budget),
         cmocka_unit_test(test_windows_and_shares),
+        cmocka_unit_test(test_states_are_a_kind),
         cmocka_unit_test_setup(test_ranks_have_room, setup),
         cmocka_unit_test_setup(test_windows_have_pools_of_their_own, setup),
         cmocka_unit_test_setup(test_device_memory, setup),

@@ -65,8 +65,19 @@ enum err run_read_evict(struct evict *e, const struct config *c)
     return OK;
 }
 
+/* Page slots of a row's state; 0: the model has none. */
+static int state_slots(const struct run *r)
+{
+    const struct shape *s = &r->model->shape;
+    struct kv_layout l;
+    kv_layout_init(&l, kv_page_format(r->kv_format), s->n_kv_heads, s->head_dim);
+    return (int)ceil_div(shape_state_bytes(s), l.page_bytes) * PAGE_SLOTS;
+}
+
 void run_set_kinds(struct run *r)
 {
+    for (int i = 0; i < 2 && shape_states(&r->model->shape) > 0; i++)
+        r->kinds[i].of[r->kinds[i].n - 1].state = state_slots(r);
     r->evict.kinds = &r->kinds[r->evict.policy != EVICT_FULL];
 }
 
@@ -75,10 +86,11 @@ static enum err read_kinds(struct run *r, const struct config *c)
     const struct shape *s = &r->model->shape;
     double share[SHAPE_LAYERS_MAX];
     TRY(budget_layers_read(c->kv_budget_layers, s->n_layers, share));
-    if (kv_kinds_make(&r->kinds[0], s->layer_window, NULL, s->n_layers) != 0)
+    const int slots = state_slots(r);
+    if (kv_kinds_make(&r->kinds[0], s->layer_window, NULL, s->layer_state, slots, s->n_layers) != 0)
         return fail(ERR_INPUT, "%s: layers with windows of more than %d lengths", r->model->name,
-                    KV_KINDS_MAX - 1);
-    (void)kv_kinds_make(&r->kinds[1], s->layer_window, share, s->n_layers);
+                    KV_KINDS_SLOTS - 1);
+    (void)kv_kinds_make(&r->kinds[1], s->layer_window, share, s->layer_state, slots, s->n_layers);
     run_set_kinds(r);
     return OK;
 }

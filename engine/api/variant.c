@@ -91,6 +91,8 @@ static enum err change(struct what_if *w, const struct variant *v)
         TRY(change_evict(r, v->evict));
     if (v->kv_format != N_KV_FORMATS)
         r->kv_format = v->kv_format;
+    run_set_kinds(r); // a state takes as many pages as its bytes need
+    r->work.kinds = r->evict.kinds;
     if (v->compute != N_COMPUTES)
         r->ops.compute = v->compute;
     if (v->weights != PACK_AUTO) {

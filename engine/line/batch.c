@@ -96,6 +96,8 @@ int batch_kind_slots(const struct evict *evict, const struct row *row, int kind,
     struct evict_row limits;
     if (kind == KV_MOST)
         return batch_slots_after(evict, row, n);
+    if (evict_kind(evict, kind).state > 0)
+        return row->n_done + n > 0 ? evict_kind(evict, kind).state : 0;
     evict_in_kind(evict, &row->evict, kind, &rule, &limits);
     int ring = row->ring_slots > 0 ? evict_ring_slots(&limits) : 0;
     return evict_slots_after(&rule, &limits, ring, 0, 0, row->n_done + n);
@@ -399,12 +401,16 @@ static void load_span(const struct evict *evict, const struct row *row, const st
 struct load batch_load(const struct batches *all, const struct batch *t)
 {
     struct load l = {.positions = t->n_positions};
+    const int state = plan_state_kind(all->plan);
+    const int kinds = state > 0 ? state : evict_kinds(all->evict);
+    int old = 0;
     for (int r = 0; r < t->n_rows; r++) {
         const struct row *row = &t->rows[r];
         if (!row->request)
             continue;
         l.rows++;
-        for (int kind = KV_MOST; kind < evict_kinds(all->evict); kind++) {
+        old += row->n_done > 0;
+        for (int kind = KV_MOST; kind < kinds; kind++) {
             struct kv_load *kv = &l.kv[kind];
             int before = batch_kind_slots(all->evict, row, kind, 0) / PAGE_SLOTS;
             kv->pages_read += before;
@@ -419,9 +425,12 @@ struct load batch_load(const struct batches *all, const struct batch *t)
         l.prompts += prompt;
         l.prompt_tokens += prompt ? s->n : 0;
         l.forced_tokens += prompt ? 0 : s->n;
-        for (int kind = KV_MOST; kind < evict_kinds(all->evict); kind++)
+        for (int kind = KV_MOST; kind < kinds; kind++)
             load_span(all->evict, &t->rows[s->row], s, kind, &l.kv[kind]);
     }
+    if (state > 0)
+        load_states(all->plan->kind_pages[state], l.rows, old,
+                    (int64_t)old * all->plan->kind_pages[state], &l.kv[state]);
     return l;
 }
 

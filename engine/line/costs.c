@@ -68,21 +68,26 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
     }
     int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     w->flops_per_token = 2 * (int64_t)s->vocab * s->embed_dim;
+    const int64_t attention = s->dim * ((2 + s->query_gate) * heads + 2 * kv);
+    const int64_t state = s->dim * (shape_state_qkv(s) + 2 * (int64_t)shape_state_v(s)) +
+                          4 * (int64_t)shape_state_v(s) * s->state_k_dim;
     for (int layer = 0; layer < s->n_layers; layer++)
-        w->flops_per_token += 2 * (s->dim * (2 * heads + 2 * kv) + mlp_numbers(s, layer));
+        w->flops_per_token +=
+            2 * ((s->layer_state[layer] ? state : attention) + mlp_numbers(s, layer));
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     w->embed_row_bytes = model->layers[0].n_bytes > 0 ? dtype_row_bytes(t->dtype, t->k) : 0;
     w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
 }
 
 /* Formats may differ between layers: returns the layer whose size is nearest to the mean. If a
- * model has two kinds of layers, only the more frequent kind counts. */
+ * model has layers of several kinds, only the more frequent ones count. */
 static const struct model_layer *mean_layer(const struct model *model)
 {
     const struct shape *s = &model->shape;
     const struct model_layer *best = NULL;
     int64_t sum = 0, mean;
-    int n = s->n_layers, with = 0;
+    const int n = s->n_layers, states = 2 * shape_states(s) >= n;
+    int with = 0;
     for (int i = 0; i < n; i++) {
         sum += model->layers[1 + i].n_bytes;
         with += shape_has_experts(s, i);
@@ -90,7 +95,7 @@ static const struct model_layer *mean_layer(const struct model *model)
     mean = sum / n;
     for (int i = 0; i < n; i++) {
         const struct model_layer *l = &model->layers[1 + i];
-        if (shape_has_experts(s, i) == (2 * with >= n) &&
+        if (shape_has_experts(s, i) == (2 * with >= n) && s->layer_state[i] == states &&
             (!best || llabs(l->n_bytes - mean) < llabs(best->n_bytes - mean)))
             best = l;
     }
@@ -120,11 +125,12 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
     static const struct {
         enum tensor_role role;
         int joins; // 1: same op as the call before, as in layer_decode.c
-    } calls[] = {{ROLE_Q, 0},          {ROLE_K, 1},           {ROLE_V, 1},
-                 {ROLE_O, 0},          {ROLE_GATE, 0},        {ROLE_UP, 1},
-                 {ROLE_DOWN, 0},       {ROLE_DENSE_GATE, 0},  {ROLE_DENSE_UP, 1},
-                 {ROLE_DENSE_DOWN, 0}, {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1},
-                 {ROLE_SHARED_DOWN, 0}};
+    } calls[] = {{ROLE_STATE_Q, 0},     {ROLE_STATE_K, 1},   {ROLE_STATE_V, 1},
+                 {ROLE_STATE_Z, 0},     {ROLE_STATE_O, 0},   {ROLE_Q, 0},
+                 {ROLE_K, 1},           {ROLE_V, 1},         {ROLE_O, 0},
+                 {ROLE_GATE, 0},        {ROLE_UP, 1},        {ROLE_DOWN, 0},
+                 {ROLE_DENSE_GATE, 0},  {ROLE_DENSE_UP, 1},  {ROLE_DENSE_DOWN, 0},
+                 {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1}, {ROLE_SHARED_DOWN, 0}};
     const struct model_layer *l = mean_layer(model);
     const struct model_tensor *head = &model->layers[model->shape.n_layers + 1].tensors[ROLE_HEAD];
     const struct shape *s = &model->shape;

@@ -16,7 +16,7 @@ struct frame {
     struct segment *segments; // first of the read, then of the write
     int n_write;              // segments of the write so far
     int bad;                  // part of the read failed; see the segments' `err`
-    int32_t *pages;           // KV: [pages_batch] segment of `read` with the page; -1: not read
+    int32_t *pages;           // KV: [plan_pool_pages] segment of `read` with the page; -1: not read
 };
 
 /* The last write of an extent. The write is done when the ticket is done or has been reused (other

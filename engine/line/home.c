@@ -65,7 +65,7 @@ static void place_kv(struct home *h, struct carve *c)
 {
     const struct plan *p = c->plan;
     const int64_t extents = (int64_t)p->decoder * p->batches, moving = extents - p->kv_near;
-    const int64_t page = c->set->costs->kv_page_bytes, n = p->kv_frames, pages = p->pages_batch;
+    const int64_t page = c->set->costs->kv_page_bytes, n = p->kv_frames, pages = plan_pool_pages(p);
     h->kv_frames = (struct frames){.name = "kv", .n = p->kv_frames};
     CARVE(c, kv_meta, ARENA_HOST, h->kv_places, extents);
     if (moving == 0)

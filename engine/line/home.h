@@ -80,11 +80,12 @@ struct home {
      * beside a device. */
     uint8_t *kv_pool;           // [extents in the pool][pages of the layer][page_bytes]
     int64_t *kv_places;         // [decoder][batches] byte offset within its tier's KV
-    struct frames kv_frames;    // [plan.kv_frames], each of [pages_batch] pages
+    struct frames kv_frames;    // [plan.kv_frames], each of [plan_pool_pages] pages
     struct last_write *kv_last; // [decoder][batches]
-    /* Per page on NVMe, [decoder][batches][pages_batch]: CRCs, filled and compared by the mover,
-     * and the generation (number of writes). CRCs are seeded with (run, row, page, generation; see
-     * page_segment), so that a stale, swapped or foreign page fails like a corrupt one. */
+    /* Per page on NVMe, [decoder][batches][plan_pool_pages]: CRCs, filled and compared by the
+     * mover, and the generation (number of writes). CRCs are seeded with (run, row, page,
+     * generation; see page_segment), so that a stale, swapped or foreign page fails like a corrupt
+     * one. */
     uint32_t *kv_crc; // [...][kv_units]
     uint32_t *kv_generation;
     int kv_units;        // pieces of PIECE_BYTES per page

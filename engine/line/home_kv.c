@@ -5,8 +5,7 @@
 
 static int64_t kv_extent(const struct home *h, int layer, int batch)
 {
-    const struct plan *p = h->plan;
-    return ((int64_t)layer * p->batches + batch) * p->pages_batch;
+    return ((int64_t)layer * h->plan->batches + batch) * plan_pool_pages(h->plan);
 }
 
 /* Offset of the pages of (layer, batch) within the KV of their tier. */
@@ -50,7 +49,7 @@ static struct frame_use use_of(struct home *h, struct plan_home home, int64_t st
 static enum err take(struct home *h, int64_t step, struct frame **f)
 {
     TRY(frames_take(&h->kv_frames, step, f));
-    memset((*f)->pages, -1, (size_t)h->plan->pages_batch * sizeof *(*f)->pages);
+    memset((*f)->pages, -1, (size_t)plan_pool_pages(h->plan) * sizeof *(*f)->pages);
     return OK;
 }
 
@@ -67,10 +66,11 @@ enum err home_kv_want(struct home *h, int64_t step, int layer, int batch, const 
 enum err home_kv_fetch(struct home *h, int64_t step, int layer, int batch)
 {
     struct frame *f = frames_of(&h->kv_frames, step);
+    const int64_t pages = plan_kv_pages(h->plan, layer);
     int n = 0;
     if (!f)
-        return OK;                                          // no page is wanted
-    for (int page = 0; page < h->plan->pages_batch; page++) // ascending: merges adjacent pages
+        return OK;                           // no page is wanted
+    for (int page = 0; page < pages; page++) // ascending: merges adjacent pages
         if (f->pages[page] >= 0) {
             f->segments[n] = f->segments[page];
             f->pages[page] = n++;

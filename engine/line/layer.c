@@ -33,8 +33,9 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
     int heads = s->n_heads * s->head_dim;
     int mlp = (int)max_i64(s->ffn_dim, max_i64(s->dense_dim, s->shared_dim));
     int wide = (int)max_i64(max_i64(s->dim, mlp), max_i64(heads, s->embed_dim));
+    int widest = (int)max_i64(wide, max_i64(shape_state_qkv(s), shape_state_v(s)));
     int64_t most = attend_bytes(of, ops, model, prompt_max, slots_cap, evict);
-    most = max_i64(most, of->matmul(ops, tile_tokens, (int)max_i64(wide, HEAD_TILE), wide));
+    most = max_i64(most, of->matmul(ops, tile_tokens, (int)max_i64(widest, HEAD_TILE), widest));
     if (s->n_experts > 0) {
         struct ops exact = *ops;
         exact.compute = COMPUTE_F32; // the router, and the shared expert's weight
@@ -62,7 +63,7 @@ void layer_place_rows(struct layer_work *w, struct carve *c)
             w->slot_trait = CARVE_SLAB(c, kv_meta, ARENA_ATTEND, n, n_bytes);
     }
     w->rings = CARVE_SLAB(c, kv_rings, ARENA_ATTEND, n, p->decoder * w->ring_bytes);
-    w->rows.page_ids_stride = p->slots_cap / PAGE_SLOTS;
+    w->rows.page_ids_stride = plan_row_pages(p);
     w->rows.dirty_stride = (int)ceil_div(w->rows.page_ids_stride, 64);
     w->rows.slot_stride = w->slot_pos.stride / 4;
     w->rows.ring_stride = w->rings.stride;
@@ -77,17 +78,51 @@ static int tile_size(int tile_tokens)
     return i;
 }
 
+/* Cuts numbers from the room at `from`, on a cache line; measures without room. */
+static float *cut_from(float *room, int64_t *from, int64_t n)
+{
+    float *at = room ? room + *from : NULL;
+    *from += round_up(n, CARVE_ALIGN / (int64_t)sizeof *at);
+    return at;
+}
+
+/* Inputs and outputs of attention, and, in the same place, those of layers with a state; returns
+ * how many numbers they take. */
+static int64_t cut_mixer(struct layer_work *w, const struct carve *c, float *room)
+{
+    const struct shape *s = c->set->shape;
+    const int64_t tile = c->plan->tile_tokens, heads = tile * s->n_heads * s->head_dim,
+                  kv = tile * s->n_kv_heads * s->head_dim, v = tile * shape_state_v(s);
+    int64_t end = 0, state_end = 0;
+    w->q = cut_from(room, &end, heads);
+    w->attn = cut_from(room, &end, heads);
+    w->k = cut_from(room, &end, kv);
+    w->v = cut_from(room, &end, kv);
+    w->q_gate = s->query_gate ? cut_from(room, &end, heads) : NULL;
+    if (s->state == STATE_NONE)
+        return end;
+    w->state_qkv = cut_from(room, &state_end, tile * shape_state_qkv(s));
+    w->state_out = cut_from(room, &state_end, v);
+    w->state_z = cut_from(room, &state_end, v);
+    w->state_beta = cut_from(room, &state_end, tile * s->state_v_heads);
+    w->state_dt = cut_from(room, &state_end, tile * s->state_v_heads);
+    return max_i64(end, state_end);
+}
+
+static void place_mixer(struct layer_work *w, struct carve *c)
+{
+    float *room;
+    CARVE(c, workspace, ARENA_DEVICE, room, cut_mixer(w, c, NULL));
+    cut_mixer(w, c, room);
+}
+
 /* Inputs and outputs of a tile's ops. */
 static void place_tile(struct layer_work *w, struct carve *c)
 {
     const struct shape *s = c->set->shape;
-    const int64_t tile = c->plan->tile_tokens, heads = tile * s->n_heads * s->head_dim,
-                  kv = tile * s->n_kv_heads * s->head_dim;
+    const int64_t tile = c->plan->tile_tokens;
     CARVE(c, workspace, ARENA_DEVICE, w->normed, tile * max_i64(s->dim, s->embed_dim));
-    CARVE(c, workspace, ARENA_DEVICE, w->q, heads);
-    CARVE(c, workspace, ARENA_DEVICE, w->attn, heads);
-    CARVE(c, workspace, ARENA_DEVICE, w->k, kv);
-    CARVE(c, workspace, ARENA_DEVICE, w->v, kv);
+    place_mixer(w, c);
     CARVE(c, workspace, ARENA_DEVICE, w->gate, tile * shape_mlp_numbers(s));
     if (s->gated)
         CARVE(c, workspace, ARENA_DEVICE, w->up, tile * shape_mlp_numbers(s));
@@ -272,12 +307,13 @@ static struct matmul_args matmul_of(const struct layer_work *w, const struct mod
         const struct projection *p = &projections[i];
         const struct weight weight = model_weight(l, p->role, weights);
         args.x_stride = weight.k;
-        args.parts[i] = (struct matmul_part){.w = weight,
-                                             .y = p->y,
-                                             .bias = bias_vector(l, p->bias, weights),
-                                             .y_stride = weight.n / experts,
-                                             .add = p->add,
-                                             .act = p->act};
+        args.parts[i] =
+            (struct matmul_part){.w = weight,
+                                 .y = p->y,
+                                 .bias = bias_vector(l, p->bias, weights),
+                                 .y_stride = p->stride > 0 ? p->stride : weight.n / experts,
+                                 .add = p->add,
+                                 .act = p->act};
     }
     return args;
 }

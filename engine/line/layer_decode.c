@@ -34,10 +34,9 @@ static void qk_norm(struct layer_work *w, const struct model_layer *l, const uin
     }
 }
 
-/* A branch's input: norm(x) in w->normed if the norm precedes the branch, else x. */
-static const float *branch_input(struct layer_work *w, const struct model_layer *l,
-                                 const uint8_t *weights, enum tensor_role role,
-                                 enum tensor_role bias, const float *x, int m)
+const float *layer_branch_input(struct layer_work *w, const struct model_layer *l,
+                                const uint8_t *weights, enum tensor_role role,
+                                enum tensor_role bias, const float *x, int m)
 {
     const int place = w->shape->norm_place;
     if (place != NORM_BEFORE && place != NORM_AROUND)
@@ -51,11 +50,14 @@ void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_
                  const struct tile *t, const struct cut *cuts, int layer, const float *x)
 {
     const struct shape *s = w->shape;
-    const struct projection qkv[] = {{ROLE_Q, ROLE_Q_B, w->q, ACT_NONE, 0},
-                                     {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0},
-                                     {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0}};
-    const float *in = branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, t->n);
+    const struct projection qkv[] = {{ROLE_Q, ROLE_Q_B, w->q, ACT_NONE, 0, 0},
+                                     {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0, 0},
+                                     {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0, 0}};
+    const struct projection gate = {ROLE_Q_GATE, N_ROLES, w->q_gate, ACT_NONE, 0, 0};
+    const float *in = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, t->n);
     layer_project(w, l, weights, qkv, 3, in, t->n);
+    if (s->query_gate)
+        layer_project(w, l, weights, &gate, 1, in, t->n);
     if (s->qk_norm != QK_NORM_NONE) {
         qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, s->n_heads, t->n);
         qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, s->n_kv_heads, t->n);
@@ -66,6 +68,24 @@ void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_
         layer_rotate(w, w->k, s->n_kv_heads, t->n);
     }
     layer_rotate(w, w->v, s->n_kv_heads, t->n);
+    w->mixed = w->attn;
+}
+
+/* Attention's output times the logistic of the gate, which takes its place. */
+static void gate_output(struct layer_work *w, int n)
+{
+    const int heads = (int)layer_q_numbers(w);
+    struct gate_mul_args args = {.gate = w->q_gate,
+                                 .up = w->attn,
+                                 .m = n,
+                                 .n = heads,
+                                 .gate_stride = heads,
+                                 .up_stride = heads,
+                                 .act = ACT_LOGISTIC};
+    if (!w->shape->query_gate)
+        return;
+    ops_run_gate_mul(&w->ops, &args);
+    w->mixed = w->q_gate;
 }
 
 /* Attention and MLP read the same x: the MLP runs first, before attention's output changes x. Its
@@ -74,7 +94,7 @@ static void after_parallel(struct layer_work *w, const struct model_layer *l,
                            const uint8_t *weights, const struct tile *t, float *x)
 {
     const int shared = w->shape->branches == BRANCHES_SHARE_NORM;
-    const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1};
+    const struct projection out = {ROLE_O, ROLE_O_B, x, ACT_NONE, 1, 0};
     layer_norm(w, l, weights, shared ? ROLE_NORM1_W : ROLE_NORM2_W,
                shared ? ROLE_NORM1_B : ROLE_NORM2_B, x, w->normed, t->n);
     layer_ffn(w, l, weights, w->normed, x, t->n);
@@ -87,16 +107,18 @@ void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t
 {
     const struct shape *s = w->shape;
     const int apart = layer_is_apart(s);
-    const struct projection out = {ROLE_O, ROLE_O_B, apart ? w->normed : x, ACT_NONE, !apart};
+    const enum tensor_role role = model_has(l, ROLE_STATE_O) ? ROLE_STATE_O : ROLE_O;
+    const enum tensor_role bias = role == ROLE_O ? ROLE_O_B : N_ROLES;
+    const struct projection out = {role, bias, apart ? w->normed : x, ACT_NONE, !apart, 0};
     if (s->branches != BRANCHES_SERIAL) {
         after_parallel(w, l, weights, t, x);
         return;
     }
-    layer_project(w, l, weights, &out, 1, w->attn, t->n);
+    layer_project(w, l, weights, &out, 1, w->mixed, t->n);
     layer_join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
-    const float *in = branch_input(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, t->n);
+    const float *in = layer_branch_input(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, t->n);
     layer_ffn(w, l, weights, in, x, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
@@ -108,6 +130,10 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
 {
     struct tile t = {0};
     layer_begin(w, layer - 1);
+    if (plan_has_state(w->plan, layer - 1)) {
+        layer_state(w, l, batch, weights, kv, hidden);
+        return;
+    }
     layer_set_rows(w, batch, kv);
     layer_tell_rope(w, batch, layer - 1);
     layer_tell_spans(w, batch, tile_next);
@@ -117,6 +143,7 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
         float *x = hidden + (int64_t)t.first * w->shape->dim;
         tile_before(w, l, weights, &t, w->cuts, layer - 1, x);
         tile_attend(w, &t, w->cuts, batch, layer - 1);
+        gate_output(w, t.n);
         tile_after(w, l, weights, &t, x);
     }
 }

@@ -21,7 +21,7 @@ enum err layer_embed(struct layer_work *w, const struct model_layer *l, const ui
             ops_copy(&w->ops, w->normed, rows + (int64_t)i * s->embed_dim,
                      (int64_t)m * s->embed_dim * (int64_t)sizeof(float));
             const struct projection wide = {ROLE_PROJ_IN, N_ROLES, hidden + (int64_t)i * s->dim,
-                                            ACT_NONE, 0};
+                                            ACT_NONE,     0,       0};
             layer_project(w, l, weights, &wide, 1, w->normed, m);
         }
     }

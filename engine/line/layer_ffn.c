@@ -39,7 +39,7 @@ static struct route route_tile(struct layer_work *w, const struct model_layer *l
                                const uint8_t *weights, const float *in, int m)
 {
     const struct shape *s = w->shape;
-    const struct projection logits = {ROLE_ROUTER, ROLE_ROUTER_B, w->router, ACT_NONE, 0};
+    const struct projection logits = {ROLE_ROUTER, ROLE_ROUTER_B, w->router, ACT_NONE, 0, 0};
     layer_project(w, l, weights, &logits, 1, in, m);
     struct route_args args = {
         .logits = w->router,
@@ -67,15 +67,15 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
                      const struct mlp *mlp, const float *in, float *y, int add, int m)
 {
     const struct shape *s = w->shape;
-    const struct projection down = {mlp->down, mlp->down_bias, y, ACT_NONE, add};
+    const struct projection down = {mlp->down, mlp->down_bias, y, ACT_NONE, add, 0};
     if (s->gated) {
-        const struct projection gate_up[] = {{mlp->gate, mlp->gate_bias, w->gate, ACT_NONE, 0},
-                                             {mlp->up, mlp->up_bias, w->up, ACT_NONE, 0}};
+        const struct projection gate_up[] = {{mlp->gate, mlp->gate_bias, w->gate, ACT_NONE, 0, 0},
+                                             {mlp->up, mlp->up_bias, w->up, ACT_NONE, 0, 0}};
         layer_project(w, l, weights, gate_up, 2, in, m);
         gate_tile(w, mlp->n, m);
     } else {
         const int act = s->act == ACT_XIELU ? ACT_NONE : s->act;
-        const struct projection up = {mlp->up, mlp->up_bias, w->gate, act, 0};
+        const struct projection up = {mlp->up, mlp->up_bias, w->gate, act, 0, 0};
         layer_project(w, l, weights, &up, 1, in, m);
         if (s->act == ACT_XIELU)
             gate_tile(w, mlp->n, m);
@@ -90,7 +90,7 @@ static void shared_tile(struct layer_work *w, const struct model_layer *l, const
     const struct shape *s = w->shape;
     const struct mlp shared = {ROLE_SHARED_GATE, N_ROLES, ROLE_SHARED_UP, N_ROLES,
                                ROLE_SHARED_DOWN, N_ROLES, s->shared_dim};
-    const struct projection shares = {ROLE_SHARE, N_ROLES, w->shares, ACT_NONE, 0};
+    const struct projection shares = {ROLE_SHARE, N_ROLES, w->shares, ACT_NONE, 0, 0};
     mlp_tile(w, l, weights, &shared, in, w->shared_out, 0, m);
     if (s->shared_gate)
         layer_project(w, l, weights, &shares, 1, in, m);
@@ -102,9 +102,9 @@ static void experts_tile(struct layer_work *w, const struct model_layer *l, cons
 {
     const struct shape *s = w->shape;
     const int pairs = m * s->n_experts_used, apart = layer_is_apart(s);
-    const struct projection gate_up[] = {{ROLE_GATE, ROLE_GATE_B, w->gate, ACT_NONE, 0},
-                                         {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0}};
-    const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, w->expert_out, ACT_NONE, 0};
+    const struct projection gate_up[] = {{ROLE_GATE, ROLE_GATE_B, w->gate, ACT_NONE, 0, 0},
+                                         {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0, 0}};
+    const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, w->expert_out, ACT_NONE, 0, 0};
     const struct route route = route_tile(w, l, weights, in, m);
     if (w->bring && w->err == OK)
         w->err = w->bring(w->bring_ctx, w->layer + 1, &route);

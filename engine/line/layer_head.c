@@ -99,7 +99,8 @@ void layer_slice(struct layer_work *w, const struct model_layer *l, const struct
             x = w->head_in;
         }
         if (model_has(l, ROLE_PROJ_OUT)) {
-            const struct projection narrow = {ROLE_PROJ_OUT, N_ROLES, w->head_narrow, ACT_NONE, 0};
+            const struct projection narrow = {ROLE_PROJ_OUT, N_ROLES, w->head_narrow,
+                                              ACT_NONE,      0,       0};
             layer_project(w, l, weights, &narrow, 1, x, m);
             x = w->head_narrow;
         }

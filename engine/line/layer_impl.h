@@ -9,6 +9,7 @@ struct projection {
     enum tensor_role role, bias;
     float *y;
     int act, add;
+    int stride; // of y; 0: n
 };
 /* The same x [m, k] through n <= MATMUL_PARTS projections, as one op. */
 void layer_project(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
@@ -109,9 +110,20 @@ void tile_forced(struct layer_work *w, const struct tile *t, const struct cut *c
 void tile_attend(struct layer_work *w, const struct tile *t, const struct cut *cuts,
                  const struct batch *b, int layer);
 
+/* ---- layers with a state instead of attention (layer_state.c) ---- */
+
+/* The current layer: hidden in and out. */
+void layer_state(struct layer_work *w, const struct model_layer *l, const struct batch *b,
+                 const uint8_t *weights, const struct layer_kv *kv, float *hidden);
+
 /* ---- the rest of a layer (layer_decode.c) ---- */
 
-/* Before attention: x of the tile to w->q, w->k, w->v. After it: w->attn into x. */
+/* A branch's input: norm(x) in w->normed if the norm precedes the branch, else x. */
+const float *layer_branch_input(struct layer_work *w, const struct model_layer *l,
+                                const uint8_t *weights, enum tensor_role role,
+                                enum tensor_role bias, const float *x, int m);
+
+/* Before attention: x of the tile to w->q, w->k, w->v. After it: w->mixed into x. */
 void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                  const struct tile *t, const struct cut *cuts, int layer, const float *x);
 void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,

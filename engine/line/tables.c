@@ -7,7 +7,7 @@ static int64_t slot_bytes(const struct plan *p)
 {
     int64_t spans = 2 * (int64_t)p->batch, tiles = spans + p->step_tokens / p->tile_tokens + 1;
     int64_t span = max_i64(sizeof(struct prompt_span), sizeof(struct forced_span));
-    int64_t pages = p->slots_cap / PAGE_SLOTS, dirty = ceil_div(pages, 64) * 8;
+    int64_t pages = plan_row_pages(p), dirty = ceil_div(pages, 64) * 8;
     int64_t decode = p->batch * (pages * 4 + dirty) + p->step_tokens * 4 + (spans + tiles) * span;
     int64_t compact = p->head_positions * 4;
     int64_t embed = 2 * p->step_tokens * 8; // rows, and learned positions

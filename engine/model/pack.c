@@ -126,7 +126,14 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(n_groups)                                                                                    \
     X(n_groups_used)                                                                               \
     X(bare_norm)                                                                                   \
-    X(query_period)
+    X(query_period)                                                                                \
+    X(query_gate)                                                                                  \
+    X(state)                                                                                       \
+    X(state_k_heads)                                                                               \
+    X(state_v_heads)                                                                               \
+    X(state_k_dim)                                                                                 \
+    X(state_v_dim)                                                                                 \
+    X(state_taps)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \
@@ -171,6 +178,7 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
     pack_put(o, s->layer_rope, sizeof s->layer_rope);
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
         pack_put_u32(o, (uint32_t)s->layer_window[i]);
+    pack_put(o, s->layer_state, sizeof s->layer_state);
     pack_put(o, s->layer_dense, sizeof s->layer_dense);
     for (int i = 0; i < 2 * s->n_layers && s->act == ACT_XIELU; i++)
         put_f32(o, s->layer_alpha[i / 2][i % 2]);
@@ -198,6 +206,9 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
         memcpy(s->layer_rope, layer_rope, sizeof s->layer_rope);
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
         s->layer_window[i] = (int32_t)pack_get_u32(in);
+    const void *layer_state = pack_get(in, sizeof s->layer_state);
+    if (layer_state)
+        memcpy(s->layer_state, layer_state, sizeof s->layer_state);
     const void *layer_dense = pack_get(in, sizeof s->layer_dense);
     if (layer_dense)
         memcpy(s->layer_dense, layer_dense, sizeof s->layer_dense);

@@ -7,6 +7,7 @@
 #include "engine/model/pack.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,7 +140,9 @@ static enum err file_rows(void *impl, enum tensor_role role, int layer, int firs
 static enum err read_numbers(const struct file_provider *f, const struct source_tensor *t,
                              float *numbers)
 {
-    const int64_t n = t->n_dims == 2 ? t->dims[0] * t->dims[1] : t->dims[0];
+    int64_t n = 1; // family_read has checked the dimensions
+    for (int i = 0; i < t->n_dims; i++)
+        n *= t->dims[i];
     uint8_t *raw = malloc((size_t)t->n_bytes);
     enum err e = raw ? source_read(f->source, t, 0, t->n_bytes, raw)
                      : fail(ERR_FIT, "no memory for %s", t->name);
@@ -166,6 +169,8 @@ static enum err file_vector(void *impl, enum tensor_role role, int layer, int n,
         const int row = family_file_row(m, role, i);
         const float plus = (m->plus_one & ROLE_BIT(role)) ? 1.0f : 0.0f;
         out[i] = row < 0 ? 0 : numbers[family_source_row(m, role, row)] + plus;
+        if (m->logs & ROLE_BIT(role)) // in double: all math libraries round alike
+            out[i] = (float)-exp((double)out[i]);
     }
     free(numbers);
     return e;

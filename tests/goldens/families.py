@@ -15,6 +15,7 @@ import gguf
 import numpy as np
 
 import experts
+import states
 import tiny
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -231,6 +232,7 @@ SPECS = {
     "apertus-scaled": common("apertus", 128, 4, 2, 192, 2, hidden_act="xielu", rms_norm_eps=1e-5, rope_theta=12000000.0,
                              rope_scaling=tiny.LLAMA3, attention_bias=True),
     "apertus-usual": common("apertus", 64, 2, 2, 128, 2, head_dim=48, hidden_act="xielu", rms_norm_eps=1e-6, tie_word_embeddings=True),
+    **states.specs(common),
 }
 # What GGUF files cannot say: they would be another model.
 NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern": "the pattern", "gemma3-vision": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
@@ -240,7 +242,7 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "ministral3-window": "sliding_window", "apertus-scaled": "llama3's divisors, rounded",
            "apertus-usual": "llama3's divisors, rounded",
            "exaone4-still": "a window of no layer", "cohere-bias": "a head of its own", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
-           **experts.NO_GGUF}
+           **experts.NO_GGUF, **{spec: "not read yet" for spec in states.specs(common)}}
 FORMS = ("f32", "bf16")
 
 
@@ -251,7 +253,7 @@ def stored(path=DATA):
 
 def gain_of(spec, name):
     """How wide the numbers of a matrix are spread: so that layers matter and logits are not all alike."""
-    own = experts.gain_of(spec, name)
+    own = experts.gain_of(spec, name) or states.gain_of(name)
     if own:
         return own
     if "embed" in name or "wte" in name:
@@ -266,7 +268,7 @@ CONSTANTS = {"act_fn.beta": 0.5, "act_fn.eps": -2.0**-20}  # of apertus
 
 def weights(spec, tensors, form="f32"):
     """{Hugging Face name: f32 array} of [name, shape] pairs, as a reader gets them back from a file of this format."""
-    plus_one, out = SPECS[spec]["model_type"].startswith("gemma"), {}
+    kind, out = SPECS[spec]["model_type"], {}
     for name, shape in tensors:
         r = tiny.rng(spec, name)
         if experts.is_mxfp4(spec, name):
@@ -279,6 +281,7 @@ def weights(spec, tensors, form="f32"):
             x = (r.randint(-32, 33, shape) / 1024).astype(np.float32)
         elif len(shape) == 1 or name.endswith("bias"):
             steps = r.randint(-32, 33, shape)
+            plus_one = kind.startswith("gemma") or states.is_plus_one(kind, name)
             scale = name.endswith("weight") and not plus_one
             x = ((64 + steps) / 64 if scale else steps / 128).astype(np.float32)
         else:

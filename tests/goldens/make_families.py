@@ -19,6 +19,7 @@ import transformers
 import experts
 import families
 import routes
+import states
 import tiny
 from make import bf16_noise, generate, score, versions
 
@@ -29,7 +30,7 @@ NEW = 24
 
 def tensors_of(config):
     """[name, shape] of what a checkpoint of this model holds."""
-    if config["model_type"] in (*experts.FAMILIES, "apertus") or "text_config" in config:
+    if config["model_type"] in (*experts.FAMILIES, *states.FAMILIES, "apertus") or "text_config" in config:
         return saved_tensors(config)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))
@@ -57,7 +58,7 @@ def opened(path, config):
 
 
 def rows_of(spec, model):
-    if model.config.model_type in experts.FAMILIES:
+    if spec.split("-")[0] in experts.FAMILIES:
         return routes.rows_of(spec, model, LENGTHS, PROMPTS, NEW)
     vocab, r = families.VOCAB, tiny.rng(spec, "rows")
     rows = []
@@ -103,7 +104,7 @@ def main():
                           "rows": [score(model, r["context_ids"], r["continuation_ids"]) for r in entry["rows"]]}
                 if form == "f32":
                     golden["gen"] = [generate(model, p, NEW) for p in entry["prompts"]]
-                if config["model_type"] in experts.FAMILIES:
+                if spec.split("-")[0] in experts.FAMILIES:
                     golden["route_gap"] = routes.check(model, entry["rows"], golden.get("gen", []), entry["prompts"])
                 golden["bf16_noise"] = bf16_noise(model, entry["rows"], golden["rows"])
                 entry["weights"][form] = golden

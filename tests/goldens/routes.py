@@ -71,8 +71,12 @@ def gaps(model, ids):
 
 def repeated(state, n):
     out = copy.deepcopy(state)
-    if out.get_seq_length():
-        out.batch_repeat_interleave(n)
+    for layer in out.layers if out.get_seq_length() else ():
+        if hasattr(layer, "batch_repeat_interleave"):
+            layer.batch_repeat_interleave(n)
+            continue
+        for states in (layer.conv_states, layer.recurrent_states):  # of a row state
+            states.update({i: x.repeat_interleave(n, 0) for i, x in states.items()})
     return out
 
 

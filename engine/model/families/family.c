@@ -342,6 +342,10 @@ static int flat_dims(const struct family_model *m, enum tensor_role role,
         dims[0] = dims[1];
         return own;
     }
+    if (role == ROLE_STATE_CONV && t->n_dims == 3 && dims[1] == 1) { // of a Conv1d
+        dims[0] *= dims[2];
+        return own;
+    }
     if (role == ROLE_SHARE && t->n_dims == 1) { // a matrix of one row
         dims[1] = dims[0];
         dims[0] = 1;
@@ -562,8 +566,9 @@ static const struct neutral {
     {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
     {"no_rope_layers", 0, "smollm3"},
     {"num_local_experts", 0,
-     "mixtral qwen2_moe qwen3_moe gpt_oss granitemoe olmoe minimax_m2 ernie4_5_moe" DEEPSEEK},
-    {"num_experts", 0, "qwen2_moe qwen3_moe olmoe ernie4_5_moe"},
+     "qwen3_next qwen3_5_moe mixtral qwen2_moe qwen3_moe gpt_oss granitemoe olmoe minimax_m2 "
+     "ernie4_5_moe" DEEPSEEK},
+    {"num_experts", 0, "qwen2_moe qwen3_moe olmoe ernie4_5_moe qwen3_next qwen3_5_moe"},
     {"moe_num_experts", 0, "ernie4_5_moe"},
     {"moe_layer_interval", 1, ""},
     {"use_bias", 0, ""},
@@ -571,9 +576,9 @@ static const struct neutral {
     {"n_shared_experts", 0, DEEPSEEK},
     {"first_k_dense_replace", 0, DEEPSEEK},
     {"n_group", 1, DEEPSEEK},
-    {"shared_expert_intermediate_size", 0, "qwen2_moe"},
+    {"shared_expert_intermediate_size", 0, "qwen2_moe qwen3_next qwen3_5_moe"},
     {"routed_scaling_factor", 1, DEEPSEEK},
-    {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe"},
+    {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe qwen3_next"},
     {"clip_qkv", 0, ""},
     {"qk_layernorm", 0, "stablelm"},
     {"use_qk_norm", 0, "glm4_moe minimax_m2 cohere"},
@@ -693,9 +698,11 @@ enum err family_read(struct family_model *m, const struct source *s)
         return family_fail(s, "", bad, "out of range");
     TRY(source_check_ends(s, m->shape.vocab));
     TRY(check_tensors(m, s));
-    for (int experts = 0; experts < 2; experts++) {
-        const int layer = shape_first_layer(&m->shape, experts);
-        TRY(layer < 0 ? OK : check_strangers(m, s, layer));
-    }
+    for (int kind = 0; kind < 4; kind++) // the first layer with and without experts, and a state
+        for (int i = 0; i < m->shape.n_layers; i++)
+            if (shape_has_experts(&m->shape, i) + 2 * m->shape.layer_state[i] == kind) {
+                TRY(check_strangers(m, s, i));
+                break;
+            }
     return OK;
 }

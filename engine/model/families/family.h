@@ -37,6 +37,7 @@ struct family_model {
                          // ernie
     uint64_t transposed; // ROLE_BIT()s of matrices stored as [k, n]
     uint64_t plus_one;   // ROLE_BIT()s of vectors stored minus 1
+    uint64_t logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
     struct family_cut cut[N_ROLES];
     const struct family_names *names;
     const char *prefix;
@@ -89,6 +90,12 @@ struct family_unused {
     X("apertus", "apertus", "apertus", "ApertusForCausalLM", family_apertus_read)                  \
     X("exaone4", "exaone4", "exaone4", "Exaone4ForCausalLM", family_exaone4_read)                  \
     X("seed_oss", "seed_oss", "seed_oss", "SeedOssForCausalLM", family_seed_oss_read)              \
+    X("qwen3_next", "", "qwen3_next", "Qwen3NextForCausalLM", family_qwen3_next_read)              \
+    X("qwen3_5", "", "qwen3_5_text", "Qwen3_5ForCausalLM", family_qwen3_next_read)                 \
+    X("qwen3_5", "", "qwen3_5", "Qwen3_5ForConditionalGeneration", family_qwen3_5_vision_read)     \
+    X("qwen3_5_moe", "", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", family_qwen3_next_read)      \
+    X("qwen3_5_moe", "", "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration",                      \
+      family_qwen3_5_vision_read)                                                                  \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
 /* Finds the family, reads the shape, and checks that every tensor exists with its dimensions.

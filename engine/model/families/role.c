@@ -46,7 +46,26 @@ static const struct role_info {
     [ROLE_SHARED_DOWN] = {"shared_down", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_SHARE] = {"share", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_CHOICE_B] = {"choice_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_Q_GATE] = {"q_gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_STATE_Q] = {"state_q", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_STATE_K] = {"state_k", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_STATE_V] = {"state_v", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_STATE_Z] = {"state_z", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_STATE_BETA] = {"state_beta", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_STATE_DT] = {"state_dt", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_STATE_CONV] = {"state_conv", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_STATE_A] = {"state_a", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_STATE_DT_B] = {"state_dt_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_STATE_NORM_W] = {"state_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_STATE_O] = {"state_o", ROLE_IN_DECODER, ROLE_IS_PANELS},
 };
+
+/* What a layer with a state has in the place of attention. */
+#define STATE_ROLES                                                                                \
+    (ROLE_BIT(ROLE_STATE_Q) | ROLE_BIT(ROLE_STATE_K) | ROLE_BIT(ROLE_STATE_V) |                    \
+     ROLE_BIT(ROLE_STATE_Z) | ROLE_BIT(ROLE_STATE_BETA) | ROLE_BIT(ROLE_STATE_DT) |                \
+     ROLE_BIT(ROLE_STATE_CONV) | ROLE_BIT(ROLE_STATE_A) | ROLE_BIT(ROLE_STATE_DT_B) |              \
+     ROLE_BIT(ROLE_STATE_NORM_W) | ROLE_BIT(ROLE_STATE_O))
 
 const char *role_name(enum tensor_role role)
 {
@@ -76,6 +95,8 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     const int norms = s->norm_place != NORM_OF_BRANCH;
     const int norm2 = norms && s->branches != BRANCHES_SHARE_NORM;
     const int posts = s->norm_place == NORM_OF_BRANCH || s->norm_place == NORM_AROUND;
+    if (STATE_ROLES & ROLE_BIT(role))
+        return need_if(s->state != STATE_NONE);
     switch (role) {
     case ROLE_POS:
         return need_if(s->position == POSITION_LEARNED);
@@ -118,6 +139,8 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return need_if(s->shared_gate);
     case ROLE_CHOICE_B:
         return need_if(s->route_bias);
+    case ROLE_Q_GATE:
+        return need_if(s->query_gate);
     case ROLE_ROUTER_B:
         return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_GATE_B:
@@ -149,6 +172,15 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
                             ROLE_BIT(ROLE_SHARED_GATE) | ROLE_BIT(ROLE_SHARED_UP) |
                             ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE) |
                             ROLE_BIT(ROLE_CHOICE_B);
+    const uint64_t attention = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K) |
+                               ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V) | ROLE_BIT(ROLE_V_B) |
+                               ROLE_BIT(ROLE_O) | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_Q_NORM_W) |
+                               ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_SINKS) |
+                               ROLE_BIT(ROLE_Q_GATE);
+    if (STATE_ROLES & ROLE_BIT(role))
+        return s->layer_state[layer];
+    if (attention & ROLE_BIT(role))
+        return !s->layer_state[layer];
     if (dense & ROLE_BIT(role))
         return !shape_has_experts(s, layer);
     if ((beside & ROLE_BIT(role)) || role_is_experts(s, role))
@@ -209,6 +241,18 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_SHARED_DOWN] = {s->dim, s->shared_dim},
         [ROLE_SHARE] = {1, s->dim},
         [ROLE_CHOICE_B] = {s->n_experts, 1},
+        [ROLE_Q_GATE] = {q_dim, s->dim},
+        [ROLE_STATE_Q] = {s->state_k_heads * s->state_k_dim, s->dim},
+        [ROLE_STATE_K] = {s->state_k_heads * s->state_k_dim, s->dim},
+        [ROLE_STATE_V] = {shape_state_v(s), s->dim},
+        [ROLE_STATE_Z] = {shape_state_v(s), s->dim},
+        [ROLE_STATE_BETA] = {s->state_v_heads, s->dim},
+        [ROLE_STATE_DT] = {s->state_v_heads, s->dim},
+        [ROLE_STATE_CONV] = {shape_state_qkv(s) * s->state_taps, 1},
+        [ROLE_STATE_A] = {s->state_v_heads, 1},
+        [ROLE_STATE_DT_B] = {s->state_v_heads, 1},
+        [ROLE_STATE_NORM_W] = {s->state_v_dim, 1},
+        [ROLE_STATE_O] = {s->dim, shape_state_v(s)},
     };
     CHECK(role < N_ROLES);
     *n = dims[role].n;

@@ -50,6 +50,18 @@ enum tensor_role {
     ROLE_SHARED_DOWN,  // [dim, shared_dim]
     ROLE_SHARE,        // [1, dim] gate of the shared expert
     ROLE_CHOICE_B,     // [n_experts] added to the experts' scores where they are chosen
+    ROLE_Q_GATE,       // [n_heads * head_dim, dim] gate of attention's output
+    ROLE_STATE_Q,      // [state_k_heads * state_k_dim, dim] of layers with a state
+    ROLE_STATE_K,      // [state_k_heads * state_k_dim, dim]
+    ROLE_STATE_V,      // [state_v_heads * state_v_dim, dim]
+    ROLE_STATE_Z,      // [state_v_heads * state_v_dim, dim] gate of the state's output
+    ROLE_STATE_BETA,   // [state_v_heads, dim]
+    ROLE_STATE_DT,     // [state_v_heads, dim] the time step
+    ROLE_STATE_CONV,   // [rows of q, k and v, state_taps] weights of the convolution
+    ROLE_STATE_A,      // [state_v_heads] decay per time step, below 0
+    ROLE_STATE_DT_B,   // [state_v_heads]
+    ROLE_STATE_NORM_W, // [state_v_dim] norm of the state's output
+    ROLE_STATE_O,      // [dim, state_v_heads * state_v_dim]
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))

@@ -1,0 +1,170 @@
+/* engine/line/layer_state.c - layers with a row state instead of attention: the gated delta net.
+ *
+ * Owns: the order of the ops, and what these are told of the rows. Note: a row's state takes pages
+ * of its own (struct kv_kind), one after the other from page 0 of the row on, and every step that
+ * has tokens of the row reads and writes all of them; so states move, are checked and are computed
+ * again as KV is. */
+#include "engine/line/layer_impl.h"
+
+#include <math.h>
+
+#define UNIT_EPS 1e-6f // of the norms of q and k
+
+/* Writes the spans of all tiles, one per row and tile. Returns them; *n_spans [tiles]. */
+static void tell_states(struct layer_work *w, const struct batch *b, struct state_span *spans)
+{
+    struct tile t = {0};
+    while (tile_next(w, b, &t, w->cuts)) {
+        int at = 0;
+        for (int i = 0; i < t.n_cuts; at += w->cuts[i].n, i++) {
+            const struct cut *c = &w->cuts[i];
+            const int row = c->span->row;
+            *spans++ = (struct state_span){
+                .row = row, .token = at, .n = c->n, .fresh = c->span->pos + c->offset == 0};
+            if (i > 0 && w->cuts[i - 1].span->row == row) { // a prompt, and known tokens after it
+                spans--;
+                spans[-1].n += c->n;
+            }
+        }
+    }
+}
+
+/* Spans of one tile. */
+static int count_spans(const struct tile *t, const struct cut *cuts)
+{
+    int n = 0;
+    for (int i = 0; i < t->n_cuts; i++)
+        n += i == 0 || cuts[i - 1].span->row != cuts[i].span->row;
+    return n;
+}
+
+/* Marks all pages of the states that the batch changes as written. */
+static void mark_states(struct layer_work *w, const struct batch *b)
+{
+    struct kv_rows *rows = &w->rows;
+    const int64_t n_bytes = (int64_t)b->n_rows * rows->dirty_stride * 8;
+    uint64_t *dirty = tables_take(w->tables, n_bytes);
+    const int own = plan_own_pages(w->plan, w->layer);
+    for (int r = 0; r < b->n_rows; r++)
+        for (int i = 0; i < rows->dirty_stride; i++) {
+            const int left = b->rows[r].request && b->rows[r].n_take > 0 ? own - 64 * i : 0;
+            const uint64_t bits = left <= 0 ? 0 : left >= 64 ? ~0ull : (1ull << left) - 1;
+            dirty[(int64_t)r * rows->dirty_stride + i] = bits;
+        }
+    rows->dirty = tables_seen(w->tables, dirty);
+}
+
+static void convolve(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                     const struct state_rows *rows)
+{
+    const struct shape *s = w->shape;
+    const struct conv_args args = {.x = w->state_qkv,
+                                   .weight = model_vector(l, ROLE_STATE_CONV, weights),
+                                   .x_stride = shape_state_qkv(s),
+                                   .n = shape_state_qkv(s),
+                                   .taps = s->state_taps,
+                                   .act = ACT_SILU,
+                                   .rows = *rows,
+                                   .offset = shape_state_inputs_at(s)};
+    ops_run_conv(&w->ops, &args);
+}
+
+static void recur(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                  const struct state_rows *rows)
+{
+    const struct shape *s = w->shape;
+    const int keys = s->state_k_heads * s->state_k_dim;
+    const struct recur_args args = {.q = w->state_qkv,
+                                    .k = w->state_qkv + keys,
+                                    .v = w->state_qkv + 2 * keys,
+                                    .dt = w->state_dt,
+                                    .beta = w->state_beta,
+                                    .a = model_vector(l, ROLE_STATE_A, weights),
+                                    .dt_bias = model_vector(l, ROLE_STATE_DT_B, weights),
+                                    .out = w->state_out,
+                                    .qkv_stride = shape_state_qkv(s),
+                                    .dt_stride = s->state_v_heads,
+                                    .beta_stride = s->state_v_heads,
+                                    .out_stride = shape_state_v(s),
+                                    .k_heads = s->state_k_heads,
+                                    .v_heads = s->state_v_heads,
+                                    .k_dim = s->state_k_dim,
+                                    .v_dim = s->state_v_dim,
+                                    .corrects = 1,
+                                    .unit_eps = UNIT_EPS,
+                                    .q_scale = 1.0f / sqrtf((float)s->state_k_dim),
+                                    .rows = *rows};
+    ops_run_recur(&w->ops, &args);
+}
+
+/* Norm of each head's output, times SiLU of z; z's place gets the result. */
+static void gate_state(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                       int n)
+{
+    const struct shape *s = w->shape;
+    const int v = shape_state_v(s);
+    const struct norm_args norm = {.x = w->state_out,
+                                   .y = w->state_out,
+                                   .weight = model_vector(l, ROLE_STATE_NORM_W, weights),
+                                   .m = n * s->state_v_heads,
+                                   .dim = s->state_v_dim,
+                                   .x_stride = s->state_v_dim,
+                                   .y_stride = s->state_v_dim,
+                                   .kind = NORM_RMS,
+                                   .eps = s->norm_eps};
+    struct gate_mul_args gate = {.gate = w->state_z,
+                                 .up = w->state_out,
+                                 .m = n,
+                                 .n = v,
+                                 .gate_stride = v,
+                                 .up_stride = v,
+                                 .act = ACT_SILU};
+    ops_run_norm(&w->ops, &norm);
+    ops_run_gate_mul(&w->ops, &gate);
+    w->mixed = w->state_z;
+}
+
+static void state_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                       const struct state_rows *rows, const float *x, int n)
+{
+    const int keys = w->shape->state_k_heads * w->shape->state_k_dim;
+    const int stride = shape_state_qkv(w->shape);
+    float *qkv = w->state_qkv;
+    const struct projection in[] = {{ROLE_STATE_Q, N_ROLES, qkv, ACT_NONE, 0, stride},
+                                    {ROLE_STATE_K, N_ROLES, qkv + keys, ACT_NONE, 0, stride},
+                                    {ROLE_STATE_V, N_ROLES, qkv + 2 * keys, ACT_NONE, 0, stride}};
+    const struct projection gates[] = {{ROLE_STATE_Z, N_ROLES, w->state_z, ACT_NONE, 0, 0},
+                                       {ROLE_STATE_BETA, N_ROLES, w->state_beta, ACT_NONE, 0, 0},
+                                       {ROLE_STATE_DT, N_ROLES, w->state_dt, ACT_NONE, 0, 0}};
+    const float *normed = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, n);
+    layer_project(w, l, weights, in, 3, normed, n);
+    layer_project(w, l, weights, gates, 3, normed, n);
+    convolve(w, l, weights, rows);
+    recur(w, l, weights, rows);
+    gate_state(w, l, weights, n);
+}
+
+void layer_state(struct layer_work *w, const struct model_layer *l, const struct batch *b,
+                 const uint8_t *weights, const struct layer_kv *kv, float *hidden)
+{
+    const int64_t page = w->rows.layout.page_bytes;
+    struct tile t = {0};
+    int64_t n_spans = 0;
+    while (tile_next(w, b, &t, w->cuts))
+        n_spans += count_spans(&t, w->cuts);
+    struct state_span *spans = tables_take(w->tables, n_spans * (int64_t)sizeof *spans);
+    tell_states(w, b, spans);
+    mark_states(w, b);
+    tables_send(w->tables, &w->ops);
+    t = (struct tile){0};
+    while (tile_next(w, b, &t, w->cuts)) {
+        float *x = hidden + (int64_t)t.first * w->shape->dim;
+        const struct state_rows rows = {.base = kv->pages,
+                                        .stride = plan_own_pages(w->plan, w->layer) * page,
+                                        .spans = tables_seen(w->tables, spans),
+                                        .n_spans = count_spans(&t, w->cuts)};
+        state_tile(w, l, weights, &rows, x, t.n);
+        tile_after(w, l, weights, &t, x);
+        spans += rows.n_spans;
+    }
+}

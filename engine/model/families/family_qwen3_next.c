@@ -1,0 +1,203 @@
+/* engine/model/families/family_qwen3_next.c - qwen3_next, and the text of qwen3_5 and qwen3_5_moe
+ * (Qwen3.5, 3.6): three of four layers are gated delta nets, the others attend with a gate on their
+ * output; a dense MLP, or experts as in qwen2_moe.
+ *
+ * Owns: which layers have a state, its sizes, tensor names. Note: qwen3_next stores q, k, v and z
+ * of a layer with a state in one tensor, head by head of k, and beta and the time step in another.
+ */
+#include "engine/model/families/family.h"
+#include "engine/model/families/family_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define EVERY    4 // default: every fourth layer attends
+#define TEXT     "text_config"
+#define FIELD(f) offsetof(struct shape, f)
+
+#define LAYER                                                                                      \
+    HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_SECOND_NORM, HF_QKV, HF_O, HF_QK_NORM,     \
+        [ROLE_Q_GATE] = "self_attn.q_proj.weight",                                                 \
+        [ROLE_STATE_CONV] = "linear_attn.conv1d.weight", [ROLE_STATE_A] = "linear_attn.A_log",     \
+        [ROLE_STATE_DT_B] = "linear_attn.dt_bias",                                                 \
+        [ROLE_STATE_NORM_W] = "linear_attn.norm.weight",                                           \
+        [ROLE_STATE_O] = "linear_attn.out_proj.weight"
+#define STATE_NEXT                                                                                 \
+    [ROLE_STATE_Q] = "linear_attn.in_proj_qkvz.weight",                                            \
+    [ROLE_STATE_K] = "linear_attn.in_proj_qkvz.weight",                                            \
+    [ROLE_STATE_V] = "linear_attn.in_proj_qkvz.weight",                                            \
+    [ROLE_STATE_Z] = "linear_attn.in_proj_qkvz.weight",                                            \
+    [ROLE_STATE_BETA] = "linear_attn.in_proj_ba.weight",                                           \
+    [ROLE_STATE_DT] = "linear_attn.in_proj_ba.weight"
+#define STATE_3_5                                                                                  \
+    [ROLE_STATE_Q] = "linear_attn.in_proj_qkv.weight",                                             \
+    [ROLE_STATE_K] = "linear_attn.in_proj_qkv.weight",                                             \
+    [ROLE_STATE_V] = "linear_attn.in_proj_qkv.weight",                                             \
+    [ROLE_STATE_Z] = "linear_attn.in_proj_z.weight",                                               \
+    [ROLE_STATE_BETA] = "linear_attn.in_proj_b.weight",                                            \
+    [ROLE_STATE_DT] = "linear_attn.in_proj_a.weight"
+#define SHARED                                                                                     \
+    HF_DENSE_MLP, HF_ROUTER, [ROLE_SHARED_GATE] = "mlp.shared_expert.gate_proj.weight",            \
+                             [ROLE_SHARED_UP] = "mlp.shared_expert.up_proj.weight",                \
+                             [ROLE_SHARED_DOWN] = "mlp.shared_expert.down_proj.weight",            \
+                             [ROLE_SHARE] = "mlp.shared_expert_gate.weight"
+
+static const struct family_names names_next = {"layers.", {LAYER, STATE_NEXT, SHARED, HF_EXPERTS}};
+static const struct family_names names_next_all = {"layers.",
+                                                   {LAYER, STATE_NEXT, SHARED, HF_ALL_EXPERTS}};
+static const struct family_names names_dense = {"layers.", {LAYER, STATE_3_5, HF_GATED_MLP}};
+static const struct family_names names_moe = {"layers.", {LAYER, STATE_3_5, SHARED, HF_EXPERTS}};
+static const struct family_names names_moe_all = {"layers.",
+                                                  {LAYER, STATE_3_5, SHARED, HF_ALL_EXPERTS}};
+
+/* Which layers have a state: all but every fourth, or as listed. */
+static enum err read_layers(const struct source *s, struct shape *shape)
+{
+    const char *types[SHAPE_LAYERS_MAX];
+    int64_t n = 0, every = EVERY;
+    int listed = 0, found = 0;
+    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &listed));
+    if (listed && n != shape->n_layers)
+        return family_fail(s, "", "layer_types", "has %lld entries, expected %d", (long long)n,
+                           shape->n_layers);
+    if (!listed)
+        TRY(source_int(s, "full_attention_interval", 1, INT32_MAX, &every, &found));
+    for (int i = 0; i < shape->n_layers; i++) {
+        shape->layer_state[i] =
+            listed ? strcmp(types[i], "linear_attention") == 0 : (i + 1) % every != 0;
+        if (listed && !shape->layer_state[i] && strcmp(types[i], "full_attention") != 0)
+            return family_fail(s, "", "layer_types", "unsupported: %s in layer %d", types[i], i);
+    }
+    const int states = shape_states(shape);
+    if (states == 0 || states == shape->n_layers)
+        return family_fail(s, "", listed ? "layer_types" : "full_attention_interval",
+                           "unsupported: layers are of one kind");
+    return OK;
+}
+
+static enum err read_state(const struct source *s, struct shape *shape)
+{
+    static const struct family_int keys[] = {
+        {"linear_num_key_heads", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_heads)},
+        {"linear_num_value_heads", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_heads)},
+        {"linear_key_head_dim", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_dim)},
+        {"linear_value_head_dim", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_dim)},
+        {"linear_conv_kernel_dim", SHAPE_TAPS_MAX, KEY_OPTIONAL, FIELD(state_taps)}};
+    shape->state = STATE_DELTA;
+    shape->state_k_heads = 16;
+    shape->state_v_heads = 32;
+    shape->state_k_dim = shape->state_v_dim = 128;
+    shape->state_taps = 4;
+    TRY(family_ints(s, "", keys, sizeof keys / sizeof *keys, shape));
+    const int dims[] = {shape->state_k_dim, shape->state_v_dim};
+    for (int i = 0; i < 2; i++)
+        if (dims[i] % 16 != 0 || dims[i] > SHAPE_STATE_MAX)
+            return family_fail(s, "", keys[2 + i].key,
+                               "unsupported: %d is not a multiple of 16 up to %d", dims[i],
+                               SHAPE_STATE_MAX);
+    if (shape->state_v_heads % shape->state_k_heads != 0)
+        return family_fail(s, "", keys[1].key, "%d is not a multiple of linear_num_key_heads, %d",
+                           shape->state_v_heads, shape->state_k_heads);
+    if ((int64_t)shape->state_v_heads * shape->state_v_dim +
+            2 * (int64_t)shape->state_k_heads * shape->state_k_dim >
+        SHAPE_DIM_MAX)
+        return family_fail(s, "", keys[1].key, "%d heads of %d numbers are too large",
+                           shape->state_v_heads, shape->state_v_dim);
+    return OK;
+}
+
+/* Where the rows of the fused tensors are. Per head of k qwen3_next has its q, its k, then v and z
+ * of the heads of v that use them. */
+static void cut_state(struct family_model *m, int next)
+{
+    const struct shape *s = &m->shape;
+    const int64_t k = s->state_k_dim, keys = k * s->state_k_heads, values = shape_state_v(s);
+    const int64_t each = s->state_v_heads / s->state_k_heads, v = each * s->state_v_dim;
+    const int64_t head = 2 * k + 2 * v, all = head * s->state_k_heads;
+    if (!next) {
+        m->cut[ROLE_STATE_Q] = (struct family_cut){2 * keys + values, 0, keys, keys};
+        m->cut[ROLE_STATE_K] = (struct family_cut){2 * keys + values, keys, keys, keys};
+        m->cut[ROLE_STATE_V] = (struct family_cut){2 * keys + values, 2 * keys, values, values};
+        return;
+    }
+    m->cut[ROLE_STATE_Q] = (struct family_cut){all, 0, k, head};
+    m->cut[ROLE_STATE_K] = (struct family_cut){all, k, k, head};
+    m->cut[ROLE_STATE_V] = (struct family_cut){all, 2 * k, v, head};
+    m->cut[ROLE_STATE_Z] = (struct family_cut){all, 2 * k + v, v, head};
+    m->cut[ROLE_STATE_BETA] = (struct family_cut){2 * s->state_v_heads, 0, each, 2 * each};
+    m->cut[ROLE_STATE_DT] = (struct family_cut){2 * s->state_v_heads, each, each, 2 * each};
+}
+
+/* Each head's rows of q, then of its gate. */
+static void cut_gate(struct family_model *m)
+{
+    const int64_t d = m->shape.head_dim, all = 2 * d * m->shape.n_heads;
+    m->cut[ROLE_Q] = (struct family_cut){all, 0, d, 2 * d};
+    m->cut[ROLE_Q_GATE] = (struct family_cut){all, d, d, 2 * d};
+}
+
+static enum err read_text(struct family_model *m, const struct source *s, const char *name,
+                          const char *const prefixes[2])
+{
+    struct shape *shape = &m->shape;
+    const int next = strcmp(shape->family, "qwen3_next") == 0;
+    const int dense = strcmp(shape->family, "qwen3_5") == 0;
+    int biases = 0;
+    TRY(family_flag(s, "", "attention_bias", &biases));
+    if (biases)
+        return family_fail(s, "", "attention_bias", "unsupported in %s models", shape->family);
+    shape->gated = shape->query_gate = 1;
+    shape->shared_gate = !dense;
+    shape->qk_norm = QK_NORM_HEAD;
+    shape->head_dim = 256;
+    shape->norm_eps = 1e-6f;
+    shape->ffn_dim = next || dense ? 0 : 1; // else its layers have no other MLP
+    m->plus_one = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
+                  ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_FINAL_NORM_W);
+    m->logs = ROLE_BIT(ROLE_STATE_A);
+    TRY(read_state(s, shape));
+    struct family_dialect d = {.hf = dense  ? &names_dense
+                                     : next ? &names_next
+                                            : &names_moe,
+                               .hf_experts = next ? &names_next_all : &names_moe_all,
+                               .experts_key = "num_experts",
+                               .expert_ffn_key = "moe_intermediate_size",
+                               .shared_ffn_key = "shared_expert_intermediate_size",
+                               .route_alone = 1,
+                               .router = next ? ROUTER_KEYS : 0,
+                               .sparse_layers = next,
+                               .partial = 0.25,
+                               .tied = 0,
+                               .unpaired = 1,
+                               .prefixes = {prefixes[0], prefixes[1]}};
+    if (dense)
+        d.hf_experts = NULL, d.experts_key = d.shared_ffn_key = NULL;
+    TRY(family_read_dialect(m, s, name, &d));
+    TRY(read_layers(s, shape));
+    m->roles = family_roles(shape, 0);
+    cut_state(m, next);
+    cut_gate(m);
+    return OK;
+}
+
+enum err family_qwen3_next_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const char *const prefixes[2] = {"model.", ""};
+    return read_text(m, s, name, prefixes);
+}
+
+/* The text part of a model with vision; other keys are ignored. */
+enum err family_qwen3_5_vision_read(struct family_model *m, const struct source *s,
+                                    const char *name)
+{
+    static const char *const prefixes[2] = {"model.language_model.", "language_model.model."};
+    struct source text = *s;
+    char type[64] = "", expected[64];
+    text.section = TEXT;
+    snprintf(expected, sizeof expected, "%s_text", m->shape.family);
+    TRY(family_str(&text, name, "model_type", type, sizeof type));
+    if (type[0] && strcmp(type, expected) != 0)
+        return family_fail(&text, name, "model_type", "unsupported: %s", type);
+    TRY(family_check_keys(&text, m->shape.family, name));
+    return read_text(m, &text, name, prefixes);
+}
