@@ -5,9 +5,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#define CONTEXT_MAX  (1 << 27)
-#define OFFSET_MAX   1024 // position_offset
-#define HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
+#define CONTEXT_MAX (1 << 27)
+#define OFFSET_MAX  1024 // position_offset
 
 static int in_range(int v, int min, int max)
 {
@@ -35,7 +34,7 @@ static const char *check_sizes(const struct shape *s)
         return "n_heads";
     if (!in_range(s->n_kv_heads, 1, s->n_heads) || s->n_heads % s->n_kv_heads != 0)
         return "n_kv_heads";
-    if (!in_range(s->head_dim, 1, HEAD_DIM_MAX) ||
+    if (!in_range(s->head_dim, 1, SHAPE_HEAD_MAX) ||
         (int64_t)s->n_heads * s->head_dim > SHAPE_DIM_MAX)
         return "head_dim";
     return NULL;
@@ -105,7 +104,8 @@ static const char *check_beside(const struct shape *s)
 static const char *check_ropes(const struct shape *s)
 {
     int rope = s->position == POSITION_ROPE;
-    if (!in_range(s->rope_dim, rope ? 2 : 0, rope ? s->head_dim : 0) || s->rope_dim % 2 != 0)
+    if (!in_range(s->rope_dim, rope ? 2 : 0, rope ? s->head_dim : 0) || s->rope_dim % 2 != 0 ||
+        s->rope_dim > 2 * SHAPE_ROPE_MAX)
         return "rope_dim";
     if (!in_range(s->rope_long, 0, rope ? CONTEXT_MAX : 0))
         return "rope_long";

@@ -30,7 +30,8 @@ enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 #define SHAPE_GROUPS_MAX       64        // of experts
 #define SHAPE_OUTPUTS_MAX      (1 << 24) // rows of all experts' matrices of one kind
 #define SHAPE_VOCAB_MAX        (1 << 21)
-#define SHAPE_ROPE_MAX         256 // half of the largest head dimension
+#define SHAPE_HEAD_MAX         576 // numbers of a head
+#define SHAPE_ROPE_MAX         256 // pairs of them that are rotated
 #define SHAPE_ROPES            2   // tables of angles: for most rows and layers, and for the others
 #define SHAPE_NO_ROPE          SHAPE_ROPES
 #define HEAD_TILE              4096 // vocabulary rows whose logits are reduced together (rule e)
