@@ -40,6 +40,22 @@ static const char *check_sizes(const struct shape *s)
     return NULL;
 }
 
+/* A head's own matrices must be whole panels. */
+static const char *check_latent(const struct shape *s)
+{
+    const int64_t most = s->n_heads > 0 ? SHAPE_DIM_MAX / s->n_heads : 0;
+    if (s->latent_key == 0 && s->latent_value == 0)
+        return s->latent_query == 0 ? NULL : "latent_query";
+    if (!in_range(s->latent_key, 1, (int)most) || s->n_kv_heads != 1 ||
+        s->qk_norm != QK_NORM_NONE || s->position != POSITION_ROPE || s->rope_dim >= s->head_dim ||
+        s->attn_scale == 0 || (s->head_dim - s->rope_dim) % 32 != 0 ||
+        s->rope_dim + s->latent_key > most)
+        return "latent_key";
+    if (!in_range(s->latent_value, 32, (int)most) || s->latent_value % 32 != 0)
+        return "latent_value";
+    return in_range(s->latent_query, 0, SHAPE_DIM_MAX) ? NULL : "latent_query";
+}
+
 static int is_factor(float f)
 {
     return isfinite(f) && f > 0 && f < 1e6f;
@@ -141,6 +157,21 @@ int64_t shape_mlp_numbers(const struct shape *s)
     return s->shared_dim > most ? s->shared_dim : most;
 }
 
+int64_t shape_before_numbers(const struct shape *s)
+{
+    const int64_t q = (int64_t)s->n_heads * shape_query_dim(s);
+    const int64_t in = s->latent_query > 0 ? s->latent_query : s->dim;
+    int64_t n = q * in + shape_kv_numbers(s) * s->dim;
+    n += (int64_t)s->latent_query * s->dim;
+    return n + (int64_t)s->n_heads * s->latent_key * (s->head_dim - s->rope_dim);
+}
+
+int64_t shape_after_numbers(const struct shape *s)
+{
+    const int64_t n = (int64_t)s->n_heads * shape_output_dim(s) * s->dim;
+    return n + (int64_t)s->n_heads * s->latent_value * (s->head_dim - s->rope_dim);
+}
+
 float shape_attn_scale(const struct shape *s)
 {
     return s->attn_scale > 0 ? s->attn_scale : (float)(1.0 / sqrt((double)s->head_dim));
@@ -214,6 +245,8 @@ const char *shape_check(const struct shape *s)
         if (s->layer_window[i] != 0 && !in_range(s->layer_window[i], 2, CONTEXT_MAX))
             return "layer_window";
     bad = check_experts(s);
+    if (!bad)
+        bad = check_latent(s);
     if (!bad)
         bad = check_beside(s);
     return bad ? bad : check_ropes(s);

@@ -66,10 +66,10 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
         if (layer > 0 || model_must_decode(l, device, compute))
             w->tile_bytes[layer] = tile_bytes(l, device, compute);
     }
-    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     w->flops_per_token = 2 * (int64_t)s->vocab * s->embed_dim;
     for (int layer = 0; layer < s->n_layers; layer++)
-        w->flops_per_token += 2 * (s->dim * (2 * heads + 2 * kv) + mlp_numbers(s, layer));
+        w->flops_per_token +=
+            2 * (shape_before_numbers(s) + shape_after_numbers(s) + mlp_numbers(s, layer));
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     w->embed_row_bytes = model->layers[0].n_bytes > 0 ? dtype_row_bytes(t->dtype, t->k) : 0;
     w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
@@ -120,11 +120,11 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
     static const struct {
         enum tensor_role role;
         int joins; // 1: same op as the call before, as in layer_decode.c
-    } calls[] = {{ROLE_Q, 0},          {ROLE_K, 1},           {ROLE_V, 1},
-                 {ROLE_O, 0},          {ROLE_GATE, 0},        {ROLE_UP, 1},
-                 {ROLE_DOWN, 0},       {ROLE_DENSE_GATE, 0},  {ROLE_DENSE_UP, 1},
-                 {ROLE_DENSE_DOWN, 0}, {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1},
-                 {ROLE_SHARED_DOWN, 0}};
+    } calls[] = {
+        {ROLE_Q_A, 0},        {ROLE_Q, 0},           {ROLE_K, 1},          {ROLE_V, 1},
+        {ROLE_LATENT_K, 0},   {ROLE_LATENT_V, 0},    {ROLE_O, 0},          {ROLE_GATE, 0},
+        {ROLE_UP, 1},         {ROLE_DOWN, 0},        {ROLE_DENSE_GATE, 0}, {ROLE_DENSE_UP, 1},
+        {ROLE_DENSE_DOWN, 0}, {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1},  {ROLE_SHARED_DOWN, 0}};
     const struct model_layer *l = mean_layer(model);
     const struct model_tensor *head = &model->layers[model->shape.n_layers + 1].tensors[ROLE_HEAD];
     const struct shape *s = &model->shape;
@@ -144,8 +144,8 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
             continue;
         CHECK(p->n_layer < PROBE_TENSORS);
         struct probe_tensor *t = &p->layer[p->n_layer++];
-        *t = matrix_of(&l->tensors[calls[i].role], compute,
-                       calls[i].joins && model_has(l, calls[i - 1].role));
+        const struct model_tensor *own = &l->tensors[calls[i].role];
+        *t = matrix_of(own, compute, calls[i].joins && l->tensors[calls[i - 1].role].k == own->k);
         if (role_is_experts(s, calls[i].role)) {
             t->experts = s->n_experts;
             t->used = s->n_experts_used;
@@ -160,7 +160,7 @@ enum kv_format engine_prompt_format(enum compute compute)
 
 int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct kv_layout *ring)
 {
-    kv_layout_init(ring, KV_Q8, s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, KV_Q8, ring);
     return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
@@ -194,7 +194,7 @@ void engine_costs(const struct model *model, struct device *device, const struct
     const struct shape *s = &model->shape;
     costs->measure = engine_measure;
     costs->tile_bytes = layer_tile_bytes;
-    kv_layout_init(&kv, kv_page_format(kv_format), s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, kv_page_format(kv_format), &kv);
     costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
     kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;

@@ -56,7 +56,8 @@ struct layer_work {
     layer_dump_fn dump; // NULL: none
     void *dump_ctx;
 
-    float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
+    float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]; in latent attention the
+                                                  // values are k, and v is what queries are made of
     float *router, *expert_out; // [tile_tokens][n_experts]; [tile_tokens x experts used][dim]
     float *shared_out, *shares; // [tile_tokens][dim]; [tile_tokens]
     void *route;                // of route_bytes()

@@ -55,17 +55,31 @@ void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_
                                      {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0},
                                      {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0}};
     const float *in = branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, t->n);
-    layer_project(w, l, weights, qkv, 3, in, t->n);
+    if (s->latent_key > 0)
+        latent_before(w, l, weights, in, t->n);
+    else
+        layer_project(w, l, weights, qkv, 3, in, t->n);
     if (s->qk_norm != QK_NORM_NONE) {
         qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, s->n_heads, t->n);
         qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, s->n_kv_heads, t->n);
     }
     tile_rope(w, t, cuts, layer);
-    if (!layer_by_rank(w, layer)) { // else attention applies RoPE to stored keys
+    if (!layer_by_rank(w, layer) || s->latent_key > 0) { // else attention turns stored keys
         layer_rotate(w, w->q, s->n_heads, t->n);
         layer_rotate(w, w->k, s->n_kv_heads, t->n);
     }
-    layer_rotate(w, w->v, s->n_kv_heads, t->n);
+    if (s->latent_key == 0)
+        layer_rotate(w, w->v, s->n_kv_heads, t->n);
+}
+
+/* The input of the matrix after attention. */
+static const float *attended(struct layer_work *w, const struct model_layer *l,
+                             const uint8_t *weights, int m)
+{
+    if (w->shape->latent_key == 0)
+        return w->attn;
+    latent_after(w, l, weights, m);
+    return w->q;
 }
 
 /* Attention and MLP read the same x: the MLP runs first, before attention's output changes x. Its
@@ -78,7 +92,7 @@ static void after_parallel(struct layer_work *w, const struct model_layer *l,
     layer_norm(w, l, weights, shared ? ROLE_NORM1_W : ROLE_NORM2_W,
                shared ? ROLE_NORM1_B : ROLE_NORM2_B, x, w->normed, t->n);
     layer_ffn(w, l, weights, w->normed, x, t->n);
-    layer_project(w, l, weights, &out, 1, w->attn, t->n);
+    layer_project(w, l, weights, &out, 1, attended(w, l, weights, t->n), t->n);
 }
 
 /* The part of a layer after attention: w->attn into x. */
@@ -92,7 +106,7 @@ void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t
         after_parallel(w, l, weights, t, x);
         return;
     }
-    layer_project(w, l, weights, &out, 1, w->attn, t->n);
+    layer_project(w, l, weights, &out, 1, attended(w, l, weights, t->n), t->n);
     layer_join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);

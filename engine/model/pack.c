@@ -126,7 +126,10 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(n_groups)                                                                                    \
     X(n_groups_used)                                                                               \
     X(bare_norm)                                                                                   \
-    X(query_period)
+    X(query_period)                                                                                \
+    X(latent_key)                                                                                  \
+    X(latent_value)                                                                                \
+    X(latent_query)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \

@@ -46,6 +46,9 @@ static const struct role_info {
     [ROLE_SHARED_DOWN] = {"shared_down", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_SHARE] = {"share", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_CHOICE_B] = {"choice_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_Q_A] = {"q_a", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_LATENT_K] = {"latent_k", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_LATENT_V] = {"latent_v", ROLE_IN_DECODER, ROLE_IS_PANELS},
 };
 
 const char *role_name(enum tensor_role role)
@@ -94,8 +97,20 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_POST2_W:
         return need_if(posts);
     case ROLE_Q_NORM_W:
+        return need_if(s->qk_norm != QK_NORM_NONE || s->latent_query > 0);
     case ROLE_K_NORM_W:
-        return need_if(s->qk_norm != QK_NORM_NONE);
+        return need_if(s->qk_norm != QK_NORM_NONE || s->latent_key > 0);
+    case ROLE_V:
+        return need_if(s->latent_key == 0);
+    case ROLE_Q_B:
+    case ROLE_K_B:
+    case ROLE_V_B:
+        return s->latent_key == 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
+    case ROLE_Q_A:
+        return need_if(s->latent_query > 0);
+    case ROLE_LATENT_K:
+    case ROLE_LATENT_V:
+        return need_if(s->latent_key > 0);
     case ROLE_SINKS:
         return need_if(s->sinks);
     case ROLE_FINAL_NORM_W:
@@ -122,9 +137,6 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_GATE_B:
         return s->gated ? ROLE_OPTIONAL : ROLE_ABSENT;
-    case ROLE_Q_B:
-    case ROLE_K_B:
-    case ROLE_V_B:
     case ROLE_O_B:
     case ROLE_UP_B:
     case ROLE_DOWN_B:
@@ -132,6 +144,11 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     default:
         return ROLE_REQUIRED;
     }
+}
+
+int role_is_heads(enum tensor_role role)
+{
+    return role == ROLE_LATENT_K || role == ROLE_LATENT_V;
 }
 
 int role_is_experts(const struct shape *s, enum tensor_role role)
@@ -163,7 +180,8 @@ int role_is_choice(enum tensor_role role)
 
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
 {
-    const int q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    const int q_dim = s->n_heads * shape_query_dim(s), kv_dim = s->n_kv_heads * s->head_dim;
+    const int latent = s->head_dim - s->rope_dim, is_latent = s->latent_key > 0;
     const int one = s->qk_norm == QK_NORM_HEAD; // one weight vector for all heads
     const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
     const struct {
@@ -174,13 +192,13 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_PROJ_IN] = {s->dim, s->embed_dim},
         [ROLE_NORM1_W] = {s->dim, 1},
         [ROLE_NORM1_B] = {s->dim, 1},
-        [ROLE_Q] = {q_dim, s->dim},
+        [ROLE_Q] = {q_dim, s->latent_query > 0 ? s->latent_query : s->dim},
         [ROLE_Q_B] = {q_dim, 1},
         [ROLE_K] = {kv_dim, s->dim},
         [ROLE_K_B] = {kv_dim, 1},
         [ROLE_V] = {kv_dim, s->dim},
         [ROLE_V_B] = {kv_dim, 1},
-        [ROLE_O] = {s->dim, q_dim},
+        [ROLE_O] = {s->dim, s->n_heads * shape_output_dim(s)},
         [ROLE_O_B] = {s->dim, 1},
         [ROLE_NORM2_W] = {s->dim, 1},
         [ROLE_NORM2_B] = {s->dim, 1},
@@ -196,8 +214,14 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_HEAD] = {s->vocab, s->embed_dim},
         [ROLE_POST1_W] = {s->dim, 1},
         [ROLE_POST2_W] = {s->dim, 1},
-        [ROLE_Q_NORM_W] = {one ? s->head_dim : q_dim, 1},
-        [ROLE_K_NORM_W] = {one ? s->head_dim : kv_dim, 1},
+        [ROLE_Q_NORM_W] = {is_latent ? s->latent_query
+                           : one     ? s->head_dim
+                                     : q_dim,
+                           1},
+        [ROLE_K_NORM_W] = {is_latent ? latent
+                           : one     ? s->head_dim
+                                     : kv_dim,
+                           1},
         [ROLE_SINKS] = {s->n_heads, 1},
         [ROLE_ROUTER] = {s->n_experts, s->dim},
         [ROLE_ROUTER_B] = {s->n_experts, 1},
@@ -209,6 +233,9 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_SHARED_DOWN] = {s->dim, s->shared_dim},
         [ROLE_SHARE] = {1, s->dim},
         [ROLE_CHOICE_B] = {s->n_experts, 1},
+        [ROLE_Q_A] = {s->latent_query, s->dim},
+        [ROLE_LATENT_K] = {s->n_heads * latent, s->latent_key},
+        [ROLE_LATENT_V] = {s->n_heads * s->latent_value, latent},
     };
     CHECK(role < N_ROLES);
     *n = dims[role].n;
