@@ -327,7 +327,7 @@ static int64_t row_bytes(const struct run *r)
     struct kv_layout pages, ring;
     struct evict_row row;
     int64_t bytes = 0;
-    kv_layout_init(&pages, kv_page_format(r->kv_format), s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, kv_page_format(r->kv_format), &pages);
     int64_t ring_bytes = engine_ring_layout(s, r->kv_format, &ring);
     if (evict_row_init(&r->evict, c->prompt_len, c->gen_len, &row) != 0)
         return 0;

@@ -43,6 +43,12 @@ void kv_layout_init(struct kv_layout *l, enum kv_format format, int n_kv_heads, 
     l->page_bytes = round_up(2 * l->v_offset, 4096);
 }
 
+void kv_layout_keys_only(struct kv_layout *l)
+{
+    l->v_offset = 0;
+    l->page_bytes = round_up(l->panel_bytes * l->n_kv_heads, 4096);
+}
+
 /* ---- q8 and q4 ---- */
 
 struct group {
@@ -153,18 +159,20 @@ static void put_f32(const struct kv_layout *l, float *k_panel, float *v_panel, i
 {
     for (int d = 0; d < l->dim_pad; d++) {
         k_panel[d * PAGE_SLOTS + slot] = d < l->head_dim ? k[d] : 0;
-        v_panel[slot * l->dim_pad + d] = d < l->head_dim ? v[d] : 0;
+        if (v_panel)
+            v_panel[slot * l->dim_pad + d] = d < l->head_dim ? v[d] : 0;
     }
 }
 
 static void put_bf16(const struct kv_layout *l, uint16_t *k_panel, uint16_t *v_panel, int slot,
                      const float *k, const float *v)
 {
-    uint16_t *v_row = v_panel + (slot / 2) * l->dim_pad * 2 + slot % 2;
     for (int d = 0; d < l->dim_pad; d++) {
         uint16_t *k_at = k_panel + (d / 2 * PAGE_SLOTS + slot) * 2 + d % 2;
         *k_at = d < l->head_dim ? f32_to_bf16(k[d]) : 0;
-        v_row[d * 2] = d < l->head_dim ? f32_to_bf16(v[d]) : 0;
+        if (v_panel)
+            v_panel[(slot / 2 * l->dim_pad + d) * 2 + slot % 2] =
+                d < l->head_dim ? f32_to_bf16(v[d]) : 0;
     }
 }
 
@@ -173,14 +181,15 @@ void kv_put(const struct kv_layout *l, void *page, int slot, int head, const flo
 {
     CHECK(slot >= 0 && slot < PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     uint8_t *k_panel = (uint8_t *)page + l->panel_bytes * head;
-    uint8_t *v_panel = k_panel + l->v_offset;
+    uint8_t *v_panel = l->v_offset > 0 ? k_panel + l->v_offset : NULL;
     if (l->format == KV_F32)
         put_f32(l, (float *)k_panel, (float *)v_panel, slot, k, v);
     else if (l->format == KV_BF16)
         put_bf16(l, (uint16_t *)k_panel, (uint16_t *)v_panel, slot, k, v);
     else {
         put_codes(l, (uint16_t *)k_panel, slot, k, k_place);
-        put_codes(l, (uint16_t *)v_panel, slot, v, v_place);
+        if (v_panel)
+            put_codes(l, (uint16_t *)v_panel, slot, v, v_place);
     }
 }
 
@@ -189,6 +198,10 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
     CHECK(slot >= 0 && slot < PAGE_SLOTS && head >= 0 && head < l->n_kv_heads);
     const uint8_t *k_panel = (const uint8_t *)page + l->panel_bytes * head;
     const uint8_t *v_panel = k_panel + l->v_offset;
+    if (v && l->v_offset == 0) {
+        kv_get(l, page, slot, head, v, NULL);
+        v = NULL;
+    }
     if (l->groups > 0) {
         if (k)
             get_codes(l, (const uint16_t *)k_panel, slot, k, k_place);
@@ -215,11 +228,52 @@ void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int hea
     const uint8_t *at = (const uint8_t *)page + l->panel_bytes * head + (v ? l->v_offset : 0);
     const uint16_t *panel = (const uint16_t *)at;
     for (int d = 0; d < l->head_dim && codes; d++) {
-        struct code_place p = v ? v_place(l, d, slot) : k_place(l, d, slot);
+        struct code_place p = v && l->v_offset > 0 ? v_place(l, d, slot) : k_place(l, d, slot);
         codes[d] = (float)(panel[p.index] >> p.shift & p.mask);
     }
     for (int group = 0; group < l->groups; group++) {
         scales[group] = f16_to_f32(*scale_at(l, panel, group, slot));
         minima[group] = f16_to_f32(*scale_at(l, panel, l->groups + group, slot));
     }
+}
+
+/* Two by two numbers of 16 bits, as words of two, to words along the other index. */
+static void turn_pairs(const uint32_t *k, int dim_pad, uint32_t *v)
+{
+    for (int d = 0; d < dim_pad; d += 2, k += PAGE_SLOTS)
+        for (int slot = 0; slot < PAGE_SLOTS; slot += 2) {
+            const uint32_t a = k[slot], b = k[slot + 1];
+            uint32_t *to = v + slot / 2 * dim_pad + d;
+            to[0] = (a & 0xffff) | b << 16;
+            to[1] = a >> 16 | (b & 0xffff0000u);
+        }
+}
+
+/* The same for codes of 8 or 4 bits in words of 16: 2 x 2 or 4 x 4 of them. */
+static void turn_codes(const uint16_t *k, int dim_pad, int bits, uint16_t *v)
+{
+    const int per = 16 / bits, mask = (1 << bits) - 1;
+    for (int d = 0; d < dim_pad; d += per, k += PAGE_SLOTS)
+        for (int slot = 0; slot < PAGE_SLOTS; slot += per)
+            for (int i = 0; i < per; i++) {
+                int word = 0;
+                for (int j = 0; j < per; j++)
+                    word |= (k[slot + j] >> i * bits & mask) << j * bits;
+                v[slot / per * dim_pad + d + i] = (uint16_t)word;
+            }
+}
+
+void kv_values_of_keys(const struct kv_layout *l, const void *panel, void *to)
+{
+    const float *k = panel;
+    float *v = to;
+    for (int d = 0; d < l->dim_pad && l->format == KV_F32; d++)
+        for (int slot = 0; slot < PAGE_SLOTS; slot++)
+            v[slot * l->dim_pad + d] = k[d * PAGE_SLOTS + slot];
+    if (l->format == KV_BF16)
+        turn_pairs(panel, l->dim_pad, to);
+    if (l->groups > 0)
+        turn_codes(panel, l->dim_pad, l->format == KV_Q8 ? 8 : 4, to);
+    memcpy((uint8_t *)to + l->scales_at, (const uint8_t *)panel + l->scales_at,
+           (size_t)(l->panel_bytes - l->scales_at));
 }

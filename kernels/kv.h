@@ -9,10 +9,11 @@
  *   q8    as bf16, with one byte per code
  *   q4    K panel [dim_pad / 4][32] of four codes in 16 bits, the first lowest;
  *         V panel [8][dim_pad] of four slots in 16 bits
- * So q.k runs over slots and p.V over dimensions without a horizontal sum. The codes of a q8 or q4
- * panel are followed by [groups][32] f16 scales and [groups][32] f16 minima: each slot has its own
- * scale per group of 64 dimensions (the last may be shorter), so that a slot can be overwritten
- * alone.
+ * So q.k runs over slots and p.V over dimensions without a horizontal sum. In a page of keys only
+ * values are the keys as stored (MLA): there is no V part, and readers turn a K panel into a V
+ * panel. The codes of a q8 or q4 panel are followed by [groups][32] f16 scales and [groups][32] f16
+ * minima: each slot has its own scale per group of 64 dimensions (the last may be shorter), so that
+ * a slot can be overwritten alone.
  *
  * A number of q8 or q4 is code * scale + minimum. With lo and hi the least and greatest number of
  * the group: minimum = f16(lo), scale = f16((hi - minimum) / codes), codes = 255 or 15; code = (x -
@@ -58,7 +59,7 @@ struct kv_layout {
     int groups;          // groups of dimensions that share a scale; 0 in f32 and bf16
     int64_t scales_at;   // bytes from a panel's start to its scales (q8, q4)
     int64_t panel_bytes; // one head's K (or V) panel
-    int64_t v_offset;    // bytes from the page's start to its V part
+    int64_t v_offset;    // bytes from the page's start to its V part; 0: none, values are the keys
     int64_t page_bytes;  // multiple of 4096
 };
 
@@ -76,6 +77,8 @@ static inline int kv_rotation(const struct kv_layout *l)
 }
 
 void kv_layout_init(struct kv_layout *l, enum kv_format format, int n_kv_heads, int head_dim);
+/* Drops the V part. */
+void kv_layout_keys_only(struct kv_layout *l);
 /* Format of a row's pages. */
 static inline enum kv_format kv_page_format(enum kv_format format)
 {
@@ -88,7 +91,7 @@ enum kv_format kv_format_by_name(const char *name); // N_KV_FORMATS when unknown
  * kv_put. */
 void kv_round(const struct kv_layout *l, const float *x, float *to);
 /* Writes or reads one slot of one head: k, v f32[head_dim]. bf16 rounds to nearest even. kv_get
- * skips a NULL k or v. */
+ * skips a NULL k or v. Without a V part kv_put ignores v. */
 void kv_put(const struct kv_layout *l, void *page, int slot, int head, const float *k,
             const float *v);
 void kv_get(const struct kv_layout *l, const void *page, int slot, int head, float *k, float *v);
@@ -96,6 +99,8 @@ void kv_get(const struct kv_layout *l, const void *page, int slot, int head, flo
  * head, of K (v 0) or V (v 1). */
 void kv_get_codes(const struct kv_layout *l, const void *page, int slot, int head, int v,
                   float *codes, float *scales, float *minima);
+/* to [panel_bytes]: the V panel of a page of keys only, from a K panel. */
+void kv_values_of_keys(const struct kv_layout *l, const void *panel, void *to);
 
 #ifdef __cplusplus
 }

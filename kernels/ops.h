@@ -239,7 +239,7 @@ struct gate_mul_args {
 };
 
 /* x = a x + b y, then c tanh(x / c) if the cap c > 0: adds branches, scales embeddings and logits.
- * The product a x is rounded, the addition is a fused multiply-add. */
+ * The product a x is rounded, the addition is a fused multiply-add. a 0: x is not read. */
 struct mix_args {
     float *x;       // [m, n] in and out
     const float *y; // [m, n], or NULL: adds nothing
@@ -508,7 +508,7 @@ static inline int kv_ring_used(const struct kv_row *kv, int pos)
 /* Known tokens of one row under decode's rule, one after the other. Token i (position pos + i)
  * attends over the row's slots and itself, adds its weights to the scores, then evicts one victim
  * if the budget is full, and is stored. K and V are rounded to the KV format before they are
- * attended. Unless COMPUTE_F32:
+ * attended. In a layout of keys only (kernels/kv.h) v must be k. Unless COMPUTE_F32:
  *   - over pages of f32 and bf16, q is rounded to bf16; where the set multiplies pairs of bf16, so
  *     are the weights of V (not the scores);
  *   - over pages of q8 and q4, and their rings, CPUs multiply integers. Each group of 64 numbers of
@@ -554,7 +554,7 @@ int64_t attend_forced_scratch_bytes(const struct ops *ops, int n_spans, int slot
  * slots are written and those to evict are masked. With a ring the last tokens go to the ring
  * instead. Where positions are ranks, keys are rotated back before they are written. */
 struct prompt_keep_args {
-    struct kv_layout from; // workspace pages, in f32 or bf16
+    struct kv_layout from; // workspace pages, in f32 or bf16; always with a V part
     const void *pages;     // of the prompt
     const float *scores;   // scores of the prompt, see prompt_span_scores()
     struct slot_rope rope; // rotated the prompt's keys; without tables the keys stay rotated

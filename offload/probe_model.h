@@ -6,7 +6,7 @@
 
 #include "offload/probe.h"
 
-#define PROBE_TENSORS 10
+#define PROBE_TENSORS 12
 
 /* A matrix, as it is stored and as a tile. */
 struct probe_tensor {

@@ -48,9 +48,8 @@ struct device_layer device_layer_s(const struct setting *set, double tokens, int
 {
     const struct shape *s = set->shape;
     const struct machine *m = set->machine;
-    const double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
     const double mlp = (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
-    const double qkv = (heads + 2 * kv) * s->dim, out = heads * s->dim;
+    const double qkv = (double)shape_before_numbers(s), out = (double)shape_after_numbers(s);
     const double mlps = shape_mlps(s) * mlp, used = shape_mlps_used(s) * mlp;
     const double met = 1 - pow(1 - used / mlps, min_d(tokens, tile));
     const double tiles = (double)set->weights->tile_bytes[1];

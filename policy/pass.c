@@ -127,7 +127,7 @@ static void cost_apart(const struct pricing *p, const struct load *l, struct ste
     const struct plan *plan = p->plan;
     const struct cross_bytes cross = set->costs->cross;
     const double heads = (double)set->shape->n_heads * set->shape->head_dim,
-                 kv = (double)set->shape->n_kv_heads * set->shape->head_dim;
+                 kv = (double)shape_kv_numbers(set->shape);
     const double tiles = ceil(tokens_of(l) / plan->tile_tokens);
     struct load forced = *l;
     double kept = 0;
@@ -141,7 +141,7 @@ static void cost_apart(const struct pricing *p, const struct load *l, struct ste
         c->kv[kind].prompts = attention_device_s(set, &prompts);
         kept += (p->decoded[kind][0] + p->decoded[kind][1]) * pages / plan->decoder;
     }
-    c->to_cpu = rate((double)l->forced_tokens * (heads + 2 * kv) * cross.in +
+    c->to_cpu = rate((double)l->forced_tokens * (heads + kv) * cross.in +
                          (double)l->prompt_tokens * heads * cross.out +
                          kept * (double)set->costs->kv_page_bytes,
                      set->machine->d2h.value);

@@ -5,9 +5,8 @@
 #include <stddef.h>
 #include <string.h>
 
-#define CONTEXT_MAX  (1 << 27)
-#define OFFSET_MAX   1024 // position_offset
-#define HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
+#define CONTEXT_MAX (1 << 27)
+#define OFFSET_MAX  1024 // position_offset
 
 static int in_range(int v, int min, int max)
 {
@@ -35,10 +34,26 @@ static const char *check_sizes(const struct shape *s)
         return "n_heads";
     if (!in_range(s->n_kv_heads, 1, s->n_heads) || s->n_heads % s->n_kv_heads != 0)
         return "n_kv_heads";
-    if (!in_range(s->head_dim, 1, HEAD_DIM_MAX) ||
+    if (!in_range(s->head_dim, 1, SHAPE_HEAD_MAX) ||
         (int64_t)s->n_heads * s->head_dim > SHAPE_DIM_MAX)
         return "head_dim";
     return NULL;
+}
+
+/* A head's own matrices must be whole panels. */
+static const char *check_latent(const struct shape *s)
+{
+    const int64_t most = s->n_heads > 0 ? SHAPE_DIM_MAX / s->n_heads : 0;
+    if (s->latent_key == 0 && s->latent_value == 0)
+        return s->latent_query == 0 ? NULL : "latent_query";
+    if (!in_range(s->latent_key, 1, (int)most) || s->n_kv_heads != 1 ||
+        s->qk_norm != QK_NORM_NONE || s->position != POSITION_ROPE || s->rope_dim >= s->head_dim ||
+        s->attn_scale == 0 || (s->head_dim - s->rope_dim) % 32 != 0 ||
+        s->rope_dim + s->latent_key > most)
+        return "latent_key";
+    if (!in_range(s->latent_value, 32, (int)most) || s->latent_value % 32 != 0)
+        return "latent_value";
+    return in_range(s->latent_query, 0, SHAPE_DIM_MAX) ? NULL : "latent_query";
 }
 
 static int is_factor(float f)
@@ -105,7 +120,8 @@ static const char *check_beside(const struct shape *s)
 static const char *check_ropes(const struct shape *s)
 {
     int rope = s->position == POSITION_ROPE;
-    if (!in_range(s->rope_dim, rope ? 2 : 0, rope ? s->head_dim : 0) || s->rope_dim % 2 != 0)
+    if (!in_range(s->rope_dim, rope ? 2 : 0, rope ? s->head_dim : 0) || s->rope_dim % 2 != 0 ||
+        s->rope_dim > 2 * SHAPE_ROPE_MAX)
         return "rope_dim";
     if (!in_range(s->rope_long, 0, rope ? CONTEXT_MAX : 0))
         return "rope_long";
@@ -180,6 +196,22 @@ int64_t shape_mlp_numbers(const struct shape *s)
     int64_t most = (int64_t)shape_mlps_used(s) * s->ffn_dim;
     most = s->dense_dim > most ? s->dense_dim : most;
     return s->shared_dim > most ? s->shared_dim : most;
+}
+
+int64_t shape_before_numbers(const struct shape *s)
+{
+    const int64_t q = (int64_t)s->n_heads * shape_query_dim(s);
+    const int64_t gate = s->query_gate ? q * s->dim : 0;
+    const int64_t in = s->latent_query > 0 ? s->latent_query : s->dim;
+    int64_t n = q * in + gate + shape_kv_numbers(s) * s->dim;
+    n += (int64_t)s->latent_query * s->dim;
+    return n + (int64_t)s->n_heads * s->latent_key * (s->head_dim - s->rope_dim);
+}
+
+int64_t shape_after_numbers(const struct shape *s)
+{
+    const int64_t n = (int64_t)s->n_heads * shape_output_dim(s) * s->dim;
+    return n + (int64_t)s->n_heads * s->latent_value * (s->head_dim - s->rope_dim);
 }
 
 float shape_attn_scale(const struct shape *s)
@@ -257,6 +289,8 @@ const char *shape_check(const struct shape *s)
     bad = check_state(s);
     if (!bad)
         bad = check_experts(s);
+    if (!bad)
+        bad = check_latent(s);
     if (!bad)
         bad = check_beside(s);
     return bad ? bad : check_ropes(s);

@@ -43,9 +43,10 @@ enum state_kind { STATE_NONE, STATE_DELTA };
 #define SHAPE_GROUPS_MAX       64        // of experts
 #define SHAPE_OUTPUTS_MAX      (1 << 24) // rows of all experts' matrices of one kind
 #define SHAPE_VOCAB_MAX        (1 << 21)
-#define SHAPE_ROPE_MAX         256 // half of the largest head dimension
 #define SHAPE_TAPS_MAX         8   // of a layer's convolution
 #define SHAPE_STATE_MAX        256 // largest dimension of a head's state
+#define SHAPE_HEAD_MAX         576 // numbers of a head
+#define SHAPE_ROPE_MAX         256 // pairs of them that are rotated
 #define SHAPE_ROPES            2   // tables of angles: for most rows and layers, and for the others
 #define SHAPE_NO_ROPE          SHAPE_ROPES
 #define HEAD_TILE              4096 // vocabulary rows whose logits are reduced together (rule e)
@@ -61,16 +62,21 @@ struct shape {
     int n_layers;    // decoder layers
     int dim;         // hidden size
     int n_heads;     // query heads
-    int n_kv_heads;  // key/value heads, divides n_heads
+    int n_kv_heads;  // key/value heads, divides n_heads; 1 in latent attention
     int head_dim;    // numbers per head
-    int ffn_dim;     // inner size of the MLP, or of each expert
-    int vocab;       // rows of the embedding
-    int context;     // longest sequence the model was made for, tokens
-    int embed_dim;   // width of embedding rows; != dim only with project_in/out (opt-350m)
-    int norm;        // enum norm_kind
-    int bare_norm;   // 1: LayerNorms have no bias
-    int norm_place;  // enum norm_place
-    int final_norm;  // 1: a norm precedes the head
+    int latent_key;  // latent attention (MLA): numbers of a query's head that are not rotated and
+                     // that a matrix of the head maps to the rest of the key, after rope_dim, which
+                     // is the value, too; 0: keys and values are apart
+    int latent_value; // numbers of a head's output that a matrix of the head makes of its value
+    int latent_query; // width of the vector that queries are made of, with a norm; 0: x itself
+    int ffn_dim;      // inner size of the MLP, or of each expert
+    int vocab;        // rows of the embedding
+    int context;      // longest sequence the model was made for, tokens
+    int embed_dim;    // width of embedding rows; != dim only with project_in/out (opt-350m)
+    int norm;         // enum norm_kind
+    int bare_norm;    // 1: LayerNorms have no bias
+    int norm_place;   // enum norm_place
+    int final_norm;   // 1: a norm precedes the head
     float norm_eps;
     int act;         // enum act_kind
     int gated;       // 1: the MLP is act(gate x) * up x; 0: act(up x)
@@ -114,6 +120,23 @@ struct shape {
     float layer_alpha[SHAPE_LAYERS_MAX][2]; // of ACT_XIELU: above 0, below
 };
 
+/* Numbers of a query's head before and of its output after the head's own matrices. */
+static inline int shape_query_dim(const struct shape *s)
+{
+    return s->latent_key > 0 ? s->rope_dim + s->latent_key : s->head_dim;
+}
+static inline int shape_output_dim(const struct shape *s)
+{
+    return s->latent_key > 0 ? s->latent_value : s->head_dim;
+}
+/* Numbers of a token's keys and values in a layer. */
+static inline int64_t shape_kv_numbers(const struct shape *s)
+{
+    return (s->latent_key > 0 ? 1 : 2) * (int64_t)s->n_kv_heads * s->head_dim;
+}
+/* Numbers of a layer's matrices before and after attention. */
+int64_t shape_before_numbers(const struct shape *s);
+int64_t shape_after_numbers(const struct shape *s);
 /* attn_scale, or 1 / sqrt(head_dim) if that is 0. */
 float shape_attn_scale(const struct shape *s);
 static inline int shape_has_experts(const struct shape *s, int layer)

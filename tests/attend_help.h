@@ -16,14 +16,18 @@ struct tokens {
     float *q, *k, *v; // [n, stride]
 };
 
+/* Of every row: values are keys, in V parts of their own, or in none. */
+static enum { VALUES_APART, VALUES_COPIED, VALUES_ARE_KEYS } attend_values;
+
 static inline struct tokens tokens_make(const struct model *m, int n, uint64_t seed)
 {
     struct tokens t = {.n = n,
                        .q_stride = m->n_heads * m->head_dim + 5,
                        .kv_stride = m->n_kv_heads * m->head_dim + 3};
-    t.q = noise_array(seed, (int64_t)n * t.q_stride, 3);
-    t.k = noise_array(seed + 1, (int64_t)n * t.kv_stride, 2);
-    t.v = noise_array(seed + 2, (int64_t)n * t.kv_stride, 1);
+    t.q = noise_array(seed, (int64_t)n * t.q_stride, m->head_dim > 512 ? 1 : 3);
+    const int apart = attend_values == VALUES_APART; // values are below 1
+    t.k = noise_array(seed + 1, (int64_t)n * t.kv_stride, apart ? 2 : 1);
+    t.v = noise_array(seed + 1 + (uint64_t)apart, (int64_t)n * t.kv_stride, 1);
     return t;
 }
 
@@ -88,6 +92,10 @@ static inline struct row row_make(const struct model *m, const struct tokens *t,
     int cap = evict.simulate || limits.budget > t->n ? t->n : limits.budget;
     kv_layout_init(&r.layout, kv_page_format(m->kv), m->n_kv_heads, m->head_dim);
     kv_layout_init(&r.ring, KV_Q8, m->n_kv_heads, m->head_dim);
+    if (attend_values == VALUES_ARE_KEYS) {
+        kv_layout_keys_only(&r.layout);
+        kv_layout_keys_only(&r.ring);
+    }
     r.ring_bytes = m->kv == KV_MIXED ? KV_RING_PAGES * r.ring.page_bytes : 0;
     r.n_pages = (int)ceil_div(cap, PAGE_SLOTS);
     r.memory = take(r.n_pages * r.layout.page_bytes);

@@ -27,6 +27,22 @@ static void forced_equals_ref(void **state)
     }
 }
 
+/* Pages of keys only, of whose numbers the first are rotated. */
+static void values_may_be_keys(void **state)
+{
+    (void)state;
+    attend_values = VALUES_ARE_KEYS;
+    for (int i = 0; i < 5; i++) {
+        const struct model m = {i % 2 ? 9 : 4, 1, i % 2 ? 576 : 80, KV_F32, (enum kv_format)i};
+        struct scenario s = scenarios[1 + 5 * i % (N_SCENARIOS - 1)];
+        s.evict.simulate = i % 3 == 0;
+        attend_rope = angles_make(i % 2 ? 64 : 16, 128, i % 3 ? 1.25f : 1);
+        forced_check(&m, 50, 40, s);
+        angles_free(&attend_rope);
+    }
+    attend_values = VALUES_APART;
+}
+
 /* More than one split of 256 slots. */
 static void splits_equal_ref(void **state)
 {
@@ -180,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forced_equals_ref),
+        cmocka_unit_test(values_may_be_keys),
         cmocka_unit_test(splits_equal_ref),
         cmocka_unit_test(threads_and_cuts_do_not_show),
         cmocka_unit_test(ranks_are_positions_until_one_goes),

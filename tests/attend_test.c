@@ -75,6 +75,42 @@ static void caps_and_sinks_equal_ref(void **state)
     free(sinks);
 }
 
+/* Pages of keys only: what the order rules say, and the bytes of pages that hold keys twice. */
+static void values_may_be_keys(void **state)
+{
+    (void)state;
+    static const struct scenario h2o = {{.policy = EVICT_H2O}, {40, 20, 0}};
+    for (int i = 0; i < 10; i++) {
+        const enum kv_format f = (enum kv_format)(KV_F32 + i % 5);
+        const struct model m = {i < 5 ? 11 : 6, i < 5 ? 1 : 2, i < 5 ? 576 : 48,
+                                f == KV_BF16 ? KV_BF16 : KV_F32, f};
+        const struct ops ops = {.isa = isa_best(), .compute = (enum compute)(i % 2)};
+        const struct ops ref = {.isa = ISA_REF};
+        struct scenario s = sweep(1, 0) ? h2o : scenarios[(7 * i + 3) % N_SCENARIOS];
+        s.evict.simulate = i % 3 == 0;
+        attend_values = VALUES_ARE_KEYS;
+        forced_check(&m, 50, 30, s);
+        struct tokens t = tokens_make(&m, 90, 70);
+        struct row keys = row_run(&ops, &m, &t, s.evict, s.limits, 50, 7);
+        struct row kept = row_make(&m, &t, s.evict, s.limits, 50);
+        struct row by_ref = row_make(&m, &t, s.evict, s.limits, 50);
+        row_prompt_kept_by(&ops, &ops, &m, &t, &kept, 50);
+        row_prompt_kept_by(&ops, &ref, &m, &t, &by_ref, 50);
+        rows_same(&kept, &by_ref, "kept");
+        attend_values = VALUES_COPIED;
+        struct row twice = row_run(&ops, &m, &t, s.evict, s.limits, 50, 7);
+        attend_values = VALUES_APART;
+        assert_same_bits(keys.out, twice.out, keys.out_bytes, "keys twice");
+        assert_int_equal(keys.layout.page_bytes,
+                         round_up(keys.layout.panel_bytes * m.n_kv_heads, 4096));
+        row_free(&kept);
+        row_free(&by_ref);
+        row_free(&keys);
+        row_free(&twice);
+        tokens_free(&t);
+    }
+}
+
 /* More threads than heads share the splits of a row. */
 static void threads_do_not_show(void **state)
 {
@@ -655,6 +691,7 @@ int main(void)
         cmocka_unit_test(forced_equals_ref),
         cmocka_unit_test(forced_splits_equal_ref),
         cmocka_unit_test(caps_and_sinks_equal_ref),
+        cmocka_unit_test(values_may_be_keys),
         cmocka_unit_test(threads_do_not_show),
         cmocka_unit_test(forced_spans_may_be_cut),
         cmocka_unit_test(newcomer_goes_unless_recent),

@@ -37,6 +37,8 @@ static const struct {
     {"configs/qwen3-30b-a3b.cfg", "qwen3_moe", 30.532},
     {"configs/qwen2-57b-a14b.cfg", "qwen2_moe", 57.409},
     {"configs/glm-4.5-air.cfg", "glm4_moe", 106.852},
+    {"configs/deepseek-v3.cfg", "deepseek_v3", 671.026},
+    {"configs/glm-4.7-flash.cfg", "glm4_moe_lite", 29.943},
     {"configs/minimax-m2.cfg", "minimax_m2", 228.690},
     {"configs/gpt-oss-20b.cfg", "gpt_oss", 20.915},
 };

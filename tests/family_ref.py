@@ -20,8 +20,9 @@ ACTS = {
     "relu": lambda x: np.maximum(x, 0),
 }
 ACTS["gelu_pytorch_tanh"] = ACTS["gelu_new"]
-LOGISTIC = ("glm4_moe", "solar_open", "dots1", "minimax_m2")  # of routers
-NOT_NORMED = ("qwen2_moe", "qwen3_moe", "glm4_moe", "solar_open", "dots1", "olmoe")  # unless norm_topk_prob
+LATENT = ("deepseek_v3", "glm4_moe_lite", "deepseek_v2", "mistral4")  # attention
+LOGISTIC = ("glm4_moe", "solar_open", "dots1", "minimax_m2", "deepseek_v3", "glm4_moe_lite")  # of routers
+NOT_NORMED = ("qwen2_moe", "qwen3_moe", "glm4_moe", "solar_open", "dots1", "olmoe", *LATENT)  # unless norm_topk_prob
 CHOICE_BIASES = ("mlp.gate.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias", "mlp.e_score_correction_bias",
                  "mlp.moe_statics.e_score_correction_bias", "mlp.gate.moe_statics.e_score_correction_bias")
 SLOPES = {True: 1 / 10, False: 1 / 20}  # of logistics and of a softmax by logits, as goldens/routes.py has them
@@ -58,6 +59,9 @@ class Family:
         self.act = ACTS.get("gelu_new" if self.kind == "gemma" else act)  # xIELU has numbers of each layer
         self.plus = 1.0 if self.kind.startswith("gemma") else 0.0
         self.route_gap = math.inf  # the least lead of a chosen expert over the rest, of all tokens so far
+        if self.kind in LATENT:
+            self.kv_heads, self.head_dim = 1, c["qk_rope_head_dim"] + c["kv_lora_rank"]
+            self.scale = (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]) ** -0.5
         self.set_rope()
         self.names()
 
@@ -73,7 +77,7 @@ class Family:
             partial = c["rotary_dim"] / self.head_dim
         partial = {"gpt_neox": 0.25, "stablelm": 0.25, "glm4_moe": 0.5}.get(self.kind, 1.0) if partial is None else partial
         kind = rope.get("rope_type", rope.get("type", "default"))
-        self.turned = int(self.head_dim * partial)
+        self.turned = self.c["qk_rope_head_dim"] if self.kind in LATENT else int(self.head_dim * partial)
         base = rope["rope_theta"] ** (np.arange(0, self.turned, 2) / self.turned)
         self.freq, self.long_freq, self.rope_scale, self.long_from = 1 / base, None, 1.0, math.inf
         usual = c.get("rope_local_base_freq", 5e5 if self.kind == "olmo3" else 1e4)
@@ -104,6 +108,8 @@ class Family:
         ramp = np.clip((np.arange(self.turned // 2) - low) / max(high - low, 1e-3), 0, 1)
         self.freq = ramp / (factor * base) + (1 - ramp) / base
         grown = 0.1 * math.log(factor)
+        if self.kind in LATENT:
+            self.scale *= (rope.get("mscale_all_dim", 0) * grown + 1) ** 2
         self.rope_scale = grown + 1
         if "mscale" in rope and "mscale_all_dim" in rope:
             self.rope_scale = (rope["mscale"] * grown + 1) / (rope["mscale_all_dim"] * grown + 1)
@@ -168,7 +174,7 @@ class Family:
     def grown(self, q, pos):
         """Queries of ministral3 by their positions."""
         rope = self.c.get("rope_parameters") or self.c.get("rope_scaling") or {}
-        if self.kind != "ministral3":
+        if self.kind not in ("ministral3", "mistral4"):
             return q
         steps = np.asarray(pos) // rope["original_max_position_embeddings"]
         return q * (1 + rope["llama_4_scaling_beta"] * np.log(1 + steps))[:, None, None]
@@ -198,8 +204,8 @@ class Family:
         x = x - x.mean(-1, keepdims=True)
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * weight + bias
 
-    def rms_norm(self, x, weight):
-        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * weight
+    def rms_norm(self, x, weight, eps=None):
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + (eps or self.eps)) * weight
 
     def norm(self, name, x):
         weight = self.w[name + ".weight"]
@@ -218,6 +224,8 @@ class Family:
     # ---- a layer
 
     def projections(self, p, x):
+        if self.kind in LATENT:
+            return self.latent(p, x)
         n, q, kv = len(x), self.heads * self.head_dim, self.kv_heads * self.head_dim
         if self.kind == "gpt_neox":
             parts = self.linear(p + "attention.query_key_value", x).reshape(n, self.heads, 3 * self.head_dim)
@@ -240,6 +248,36 @@ class Family:
             weights = [self.w[f"{p}self_attn.{name}_layernorm.norms.{h}.weight"] for h in range(x.shape[1])]
             return self.layer_norm(x, np.stack(weights))
         return x
+
+    # ---- latent attention: one KV head of the shared rotated numbers, then the latent; values are keys
+
+    def of_heads(self, p):
+        """Of every head the rows that make its keys, and its values, of the latent."""
+        c = self.c
+        w = self.w[p + "self_attn.kv_b_proj.weight"].reshape(self.heads, -1, c["kv_lora_rank"])
+        return np.split(w, [c["qk_nope_head_dim"]], axis=1)
+
+    def latent_norm(self, p, name, x):
+        return self.rms_norm(x, self.w[f"{p}self_attn.{name}_layernorm.weight"], 1e-6)
+
+    def latent(self, p, x):
+        c, of_keys = self.c, self.of_heads(p)[0]
+
+        def halves(x):
+            return np.concatenate([x[..., ::2], x[..., 1::2]], -1) if c.get("rope_interleave", True) else x
+
+        if c["q_lora_rank"] is None:
+            q = self.linear(p + "self_attn.q_proj", x)
+        else:
+            q = self.linear(p + "self_attn.q_b_proj", self.latent_norm(p, "q_a", self.linear(p + "self_attn.q_a_proj", x)))
+        own, turned = cut(q.reshape(len(x), self.heads, -1), (c["qk_nope_head_dim"], self.turned))
+        latent, shared = cut(self.linear(p + "self_attn.kv_a_proj_with_mqa", x), (c["kv_lora_rank"], self.turned))
+        k = np.concatenate([halves(shared), self.latent_norm(p, "kv_a", latent)], -1)[:, None]
+        return [np.concatenate([halves(turned), np.einsum("nhk,hkl->nhl", own, of_keys)], -1), k, k]
+
+    def outputs(self, p, attention):
+        x = attention.reshape(len(attention), self.heads, -1)[..., self.turned :]
+        return np.einsum("nhl,hvl->nhv", x, self.of_heads(p)[1]).reshape(len(attention), -1)
 
     def qkv(self, layer, h, pos, n_tokens):
         p = self.p.format(layer)
@@ -297,7 +335,7 @@ class Family:
         self.near(key, k, logits, slope)
         chosen = np.argsort(-key, axis=-1, kind="stable")[:, :k]
         share = np.take_along_axis(scores, chosen, -1)
-        if self.kind not in NOT_NORMED or self.c.get("norm_topk_prob"):
+        if self.kind not in NOT_NORMED or (self.c.get("norm_topk_prob") and self.kind != "deepseek_v2"):
             share = share / share.sum(-1, keepdims=True)
         share = share * self.c.get("routed_scaling_factor", 1.0)
         out = np.zeros_like(x)
@@ -341,7 +379,7 @@ class Family:
 
     def after(self, layer, h, attention):
         p, kind = self.p.format(layer), self.kind
-        a = self.linear(p + self.o, attention)
+        a = self.linear(p + self.o, self.outputs(p, attention) if kind in LATENT else attention)
         if kind in ("gemma2", "gemma3_text"):
             h = h + self.norm(p + "post_attention_layernorm", a)
             x = self.mlp(p, self.norm(p + "pre_feedforward_layernorm", h))

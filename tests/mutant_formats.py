@@ -108,7 +108,7 @@ fault("columns are read of experts that stand below each other", "engine/model/f
       "role_is_experts(&m->shape, role) && t->n_dims != 3)", "role_is_experts(&m->shape, role) && t->n_dims > 3)",
       "family_experts_test", "bad_input_test.py --only directories")
 fault("a tensor of all experts may be of other ones", "engine/model/families/family.c",
-      "t->n_dims != own + 1 || dims[0] != m->shape.n_experts)", "t->n_dims != own + 1)", "family_experts_test",
+      "t->n_dims != own + 1 || dims[0] != matrices)", "t->n_dims != own + 1)", "family_experts_test",
       "bad_input_test.py --only files")
 fault("a token may go to more experts than there are", "engine/model/families/family_llama.c",
       "if (shape->n_experts_used > shape->n_experts)", "if (0)", "family_experts_test")

@@ -236,7 +236,7 @@ fault("hidden states of two parts are read once", "policy/moves.c",
 fault("ops wait for the link to the CPU", "policy/pass.c",
       "max_d(c->before + c->kv[kind].prompts, c->to_cpu - c->last);", "c->before + c->kv[kind].prompts + c->to_cpu;", "cost_test")
 fault("what crosses to the CPU is priced as f32", "policy/pass.c",
-      "(heads + 2 * kv) * cross.in +", "(heads + 2 * kv) * 4 +", "cost_test")
+      "(heads + kv) * cross.in +", "(heads + kv) * 4 +", "cost_test")
 fault("prompts attend on the CPU beside a device", "policy/pass.c",
       "        forced.kv[kind].prompt_pairs = 0;\n", "", "cost_test")
 fault("what prompts leave takes nothing of the link", "policy/pass.c",

@@ -179,7 +179,7 @@ static enum err write_fingerprint(const struct run *r, const struct config *c)
     const struct evict *e = &r->evict;
     size_t cap = sizeof s->fingerprint;
     struct kv_layout l;
-    kv_layout_init(&l, kv_page_format(r->kv_format), m->shape.n_kv_heads, m->shape.head_dim);
+    model_kv_layout(&m->shape, kv_page_format(r->kv_format), &l);
     int n = snprintf(
         s->fingerprint, cap, "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s%s\n",
         (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute), c->kv_policy,

@@ -73,7 +73,7 @@ static double page_s(const struct run *r)
     struct kv_layout kv;
     const struct shape *s = &r->model->shape;
     double bytes_per_s = run_attend_rate(r);
-    kv_layout_init(&kv, kv_page_format(r->kv_format), s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, kv_page_format(r->kv_format), &kv);
     return bytes_per_s > 0 ? (double)kv.page_bytes / bytes_per_s : 0;
 }
 

@@ -76,6 +76,11 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     else
         snprintf(out[n++], VARIANT_BYTES, "RoPE of %d of %d numbers of a head in %d of %d layers",
                  s->rope_dim, s->head_dim, turned, s->n_layers);
+    if (s->latent_key > 0)
+        snprintf(out[n++], VARIANT_BYTES,
+                 "latent attention: %d numbers of a key are its value; heads of %d and %d, of %d",
+                 s->head_dim - s->rope_dim, shape_query_dim(s), s->latent_value,
+                 s->latent_query > 0 ? s->latent_query : s->dim);
     if (s->rope_long > 0)
         snprintf(out[n++], VARIANT_BYTES, "RoPE of rows of more than %d tokens by another table",
                  s->rope_long);
@@ -118,8 +123,7 @@ static void print_shape(const struct model *m)
     for (int i = 1; i < m->n_layers; i++)
         largest = max_i64(largest, m->layers[i].n_bytes);
     printf("layer       %.2f MiB the largest streamed; KV %lld bytes a token in bf16\n",
-           (double)largest / 1048576.0,
-           (long long)s->n_layers * s->n_kv_heads * s->head_dim * 2 * 2);
+           (double)largest / 1048576.0, (long long)(s->n_layers * shape_kv_numbers(s) * 2));
 }
 
 /* Tensors of the model file that the pack lacks; empty for a pack or a config. */

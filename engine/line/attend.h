@@ -31,8 +31,8 @@ struct attender {
     const uint64_t *dirty[ATTEND_JOBS]; // rows.dirty of a job, in its tables
     struct event *ready[ATTEND_JOBS];   // owned: signalled when part 0's output is in RAM
     struct cross cross;
-    struct stream *cpu; // owned
-    struct trace *trace;              // borrowed
+    struct stream *cpu;  // owned
+    struct trace *trace; // borrowed
     struct attend_job jobs[ATTEND_JOBS];
     int64_t n_posted, n_done, n_waited; // the first two under the lock
     int stop, started;

@@ -66,9 +66,8 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
         if (layer > 0 || model_must_decode(l, device, compute))
             w->tile_bytes[layer] = tile_bytes(l, device, compute);
     }
-    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
     w->flops_per_token = 2 * (int64_t)s->vocab * s->embed_dim;
-    const int64_t attention = s->dim * ((2 + s->query_gate) * heads + 2 * kv);
+    const int64_t attention = shape_before_numbers(s) + shape_after_numbers(s);
     const int64_t state = s->dim * (shape_state_qkv(s) + 2 * (int64_t)shape_state_v(s)) +
                           4 * (int64_t)shape_state_v(s) * s->state_k_dim;
     for (int layer = 0; layer < s->n_layers; layer++)
@@ -126,8 +125,9 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
         enum tensor_role role;
         int joins; // 1: same op as the call before, as in layer_decode.c
     } calls[] = {{ROLE_STATE_Q, 0},     {ROLE_STATE_K, 1},   {ROLE_STATE_V, 1},
-                 {ROLE_STATE_Z, 0},     {ROLE_STATE_O, 0},   {ROLE_Q, 0},
-                 {ROLE_K, 1},           {ROLE_V, 1},         {ROLE_O, 0},
+                 {ROLE_STATE_Z, 0},     {ROLE_STATE_O, 0},   {ROLE_Q_A, 0},
+                 {ROLE_Q, 0},           {ROLE_K, 1},         {ROLE_V, 1},
+                 {ROLE_LATENT_K, 0},    {ROLE_LATENT_V, 0},  {ROLE_O, 0},
                  {ROLE_GATE, 0},        {ROLE_UP, 1},        {ROLE_DOWN, 0},
                  {ROLE_DENSE_GATE, 0},  {ROLE_DENSE_UP, 1},  {ROLE_DENSE_DOWN, 0},
                  {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1}, {ROLE_SHARED_DOWN, 0}};
@@ -150,8 +150,8 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
             continue;
         CHECK(p->n_layer < PROBE_TENSORS);
         struct probe_tensor *t = &p->layer[p->n_layer++];
-        *t = matrix_of(&l->tensors[calls[i].role], compute,
-                       calls[i].joins && model_has(l, calls[i - 1].role));
+        const struct model_tensor *own = &l->tensors[calls[i].role];
+        *t = matrix_of(own, compute, calls[i].joins && l->tensors[calls[i - 1].role].k == own->k);
         if (role_is_experts(s, calls[i].role)) {
             t->experts = s->n_experts;
             t->used = s->n_experts_used;
@@ -166,7 +166,7 @@ enum kv_format engine_prompt_format(enum compute compute)
 
 int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct kv_layout *ring)
 {
-    kv_layout_init(ring, KV_Q8, s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, KV_Q8, ring);
     return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
@@ -200,7 +200,7 @@ void engine_costs(const struct model *model, struct device *device, const struct
     const struct shape *s = &model->shape;
     costs->measure = engine_measure;
     costs->tile_bytes = layer_tile_bytes;
-    kv_layout_init(&kv, kv_page_format(kv_format), s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, kv_page_format(kv_format), &kv);
     costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
     kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
     costs->kv_page_bytes = kv.page_bytes;

@@ -24,8 +24,8 @@ void cross_place(struct cross *x, struct carve *c)
 {
     const struct shape *s = c->set->shape;
     const struct cross_bytes bytes = c->set->costs->cross;
-    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
-    int64_t out = max_i64((heads + 2 * kv) * bytes.in, heads * bytes.out);
+    const int64_t heads = (int64_t)s->n_heads * s->head_dim;
+    int64_t out = max_i64((heads + shape_kv_numbers(s)) * bytes.in, heads * bytes.out);
     int64_t tile = c->plan->tile_tokens;
     *x = (struct cross){.bytes = bytes};
     x->out.buffers = CARVE_SLAB(c, workspace, ARENA_DEVICE, 2, tile * out);

@@ -70,6 +70,7 @@ static enum err prepare_matmuls(struct engine *e)
         for (int role = 0; role < N_ROLES; role++) {
             const struct model_tensor *t = &tiles.tensors[role];
             if (t->n == 0 || role_kind(role) != ROLE_IS_PANELS || role_is_choice(role) ||
+                role_is_heads(role) ||
                 role_is_experts(&c->model->shape, role)) // own kernels compute these
                 continue;
             if (role != ROLE_HEAD) {
@@ -103,7 +104,7 @@ static enum err open_line(struct engine *e)
     e->work.ops = c->ops;
     e->work.ops.stream = e->stream;
     const struct shape *s = &c->model->shape;
-    kv_layout_init(&e->work.rows.layout, kv_page_format(c->kv_format), s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, kv_page_format(c->kv_format), &e->work.rows.layout);
     engine_ring_layout(s, c->kv_format, &e->work.rows.ring);
     kv_layout_init(&e->work.prompt, engine_prompt_format(c->ops.compute), s->n_kv_heads,
                    s->head_dim);

@@ -273,7 +273,7 @@ enum err home_open(struct home *h, const struct home_config *config)
     const struct shape *s = &config->model->shape;
     h->run_number = mix64((uint64_t)clock_ns());
     h->codec = config->plan->codec != PLAN_CODEC_NONE ? config->codec : NULL;
-    kv_layout_init(&h->kv, config->kv_format, s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, config->kv_format, &h->kv);
     begin_weights(h, config->device, config->compute);
     return open_mover(h, config);
 }

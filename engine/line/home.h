@@ -64,8 +64,8 @@ struct home {
     struct tier pinned;             // owned: the RAM that a device copies from and to
     int64_t ring_bytes; // first bytes of RAM (with a device: of `pinned`) that the disk reads into
     const struct ops *ops; // borrowed: fills device memory
-    struct mover *mover;            // owned
-    struct trace *trace;            // borrowed
+    struct mover *mover;   // owned
+    struct trace *trace;   // borrowed
 
     struct weight_home *weights; // [layers]
     uint8_t *tiles;              // of the current layer, if decoded in each pass
@@ -73,7 +73,7 @@ struct home {
     uint8_t *bounce;             // for bytes between NVMe and a device, or NULL
     struct slab weight_frames;   // each as large as the largest layer that needs a frame
     struct slab weight_pieces, weight_segments; // per frame: see struct weight_home
-    int64_t *free_frames;        // [weight_frames] stack of frame indices
+    int64_t *free_frames;                       // [weight_frames] stack of frame indices
     int n_free_frames;
 
     /* KV near the compute is in a pool. Other KV moves through frames, from and to NVMe, or RAM

@@ -13,6 +13,13 @@ int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
                              evict_decode_scores(evict->policy));
 }
 
+/* Numbers of a token in w->q and w->attn: of all heads, in the widest form. */
+static int64_t layer_head_numbers(const struct shape *s)
+{
+    const int64_t widest = max_i64(shape_query_dim(s), shape_output_dim(s));
+    return s->n_heads * max_i64(s->head_dim, widest);
+}
+
 /* The same for attention of one row. */
 static int64_t attend_bytes(const struct device_scratch *of, const struct ops *ops,
                             const struct model *model, int64_t prompt_max, int64_t slots_cap,
@@ -30,7 +37,7 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
                             int64_t slots_cap, const struct evict *evict)
 {
     const struct shape *s = &model->shape;
-    int heads = s->n_heads * s->head_dim;
+    int heads = (int)layer_head_numbers(s);
     int mlp = (int)max_i64(s->ffn_dim, max_i64(s->dense_dim, s->shared_dim));
     int wide = (int)max_i64(max_i64(s->dim, mlp), max_i64(heads, s->embed_dim));
     int widest = (int)max_i64(wide, max_i64(shape_state_qkv(s), shape_state_v(s)));
@@ -91,13 +98,13 @@ static float *cut_from(float *room, int64_t *from, int64_t n)
 static int64_t cut_mixer(struct layer_work *w, const struct carve *c, float *room)
 {
     const struct shape *s = c->set->shape;
-    const int64_t tile = c->plan->tile_tokens, heads = tile * s->n_heads * s->head_dim,
+    const int64_t tile = c->plan->tile_tokens, heads = tile * layer_head_numbers(s),
                   kv = tile * s->n_kv_heads * s->head_dim, v = tile * shape_state_v(s);
     int64_t end = 0, state_end = 0;
     w->q = cut_from(room, &end, heads);
     w->attn = cut_from(room, &end, heads);
     w->k = cut_from(room, &end, kv);
-    w->v = cut_from(room, &end, kv);
+    w->v = cut_from(room, &end, s->latent_key > 0 ? tile * s->latent_query : kv);
     w->q_gate = s->query_gate ? cut_from(room, &end, heads) : NULL;
     if (s->state == STATE_NONE)
         return end;
@@ -371,10 +378,15 @@ void layer_mix(struct layer_work *w, float *x, const float *y, float a, float b,
 
 void layer_rotate(struct layer_work *w, float *x, int heads, int m)
 {
-    const int n = heads * w->shape->head_dim;
-    const struct rotate_args args = {
-        .x = x, .m = m, .n = n, .block = kv_rotation(&w->rows.layout), .x_stride = n};
-    if (args.block > 0)
+    const struct shape *s = w->shape;
+    const int still = s->latent_key > 0 && layer_by_rank(w, w->layer) ? s->rope_dim : 0;
+    const int block = kv_rotation(&w->rows.layout), n = (still > 0 ? 1 : heads) * s->head_dim;
+    const struct rotate_args args = {.x = x + still,
+                                     .m = still > 0 ? m * heads : m,
+                                     .n = n - still,
+                                     .block = block,
+                                     .x_stride = n};
+    if (block > 0 && still % block == 0)
         ops_run_rotate(&w->ops, &args);
 }
 

@@ -56,12 +56,12 @@ struct layer_work {
     layer_dump_fn dump; // NULL: none
     void *dump_ctx;
 
-    float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]
+    float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]; in latent attention the
+                                                  // values are k, and v is what queries are made of
     float *q_gate; // [tile_tokens][n_heads * head_dim], of models with query_gate
     /* Of layers with a state, in the place of q, attn, k and v: [tile_tokens] inputs and outputs of
      * the recurrence, gates. */
     float *state_qkv, *state_out, *state_z, *state_beta, *state_dt;
-    const float *mixed;         // what the output's projection reads: attn, or one of these
     float *router, *expert_out; // [tile_tokens][n_experts]; [tile_tokens x experts used][dim]
     float *shared_out, *shares; // [tile_tokens][dim]; [tile_tokens]
     void *route;                // of route_bytes()

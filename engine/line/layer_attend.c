@@ -109,7 +109,7 @@ void tile_prompts(struct layer_work *w, const struct tile *t, const struct cut *
         struct kv_store_args store = {.layout = w->prompt,
                                       .pages = pages,
                                       .k = w->k + at * kv,
-                                      .v = w->v + at * kv,
+                                      .v = layer_values(w) + at * kv,
                                       .k_stride = kv,
                                       .v_stride = kv,
                                       .first = span->first,
@@ -208,7 +208,7 @@ void tile_forced(struct layer_work *w, const struct tile *t, const struct cut *c
 void tile_attend(struct layer_work *w, const struct tile *t, const struct cut *cuts,
                  const struct batch *b, int layer)
 {
-    const struct heads at = {w->q, w->k, w->v, w->attn};
+    const struct heads at = {w->q, w->k, layer_values(w), w->attn};
     tile_prompts(w, t, cuts, b, shape_attn_scale(w->shape));
     for (int i = 0; i < t->n_cuts; i++)
         if (cut_ends_prompt(&cuts[i]))

@@ -55,7 +55,10 @@ void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_
                                      {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0, 0}};
     const struct projection gate = {ROLE_Q_GATE, N_ROLES, w->q_gate, ACT_NONE, 0, 0};
     const float *in = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, t->n);
-    layer_project(w, l, weights, qkv, 3, in, t->n);
+    if (s->latent_key > 0)
+        latent_before(w, l, weights, in, t->n);
+    else
+        layer_project(w, l, weights, qkv, 3, in, t->n);
     if (s->query_gate)
         layer_project(w, l, weights, &gate, 1, in, t->n);
     if (s->qk_norm != QK_NORM_NONE) {
@@ -63,12 +66,12 @@ void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_
         qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, s->n_kv_heads, t->n);
     }
     tile_rope(w, t, cuts, layer);
-    if (!layer_by_rank(w, layer)) { // else attention applies RoPE to stored keys
+    if (!layer_by_rank(w, layer) || s->latent_key > 0) { // else attention turns stored keys
         layer_rotate(w, w->q, s->n_heads, t->n);
         layer_rotate(w, w->k, s->n_kv_heads, t->n);
     }
-    layer_rotate(w, w->v, s->n_kv_heads, t->n);
-    w->mixed = w->attn;
+    if (s->latent_key == 0)
+        layer_rotate(w, w->v, s->n_kv_heads, t->n);
 }
 
 /* Attention's output times the logistic of the gate, which takes its place. */
@@ -82,10 +85,23 @@ static void gate_output(struct layer_work *w, int n)
                                  .gate_stride = heads,
                                  .up_stride = heads,
                                  .act = ACT_LOGISTIC};
-    if (!w->shape->query_gate)
-        return;
     ops_run_gate_mul(&w->ops, &args);
-    w->mixed = w->q_gate;
+}
+
+/* The input of the matrix after attention, or after what is in its place. */
+static const float *mixed(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                          int m)
+{
+    if (w->shape->latent_key > 0) {
+        latent_after(w, l, weights, m);
+        return w->q;
+    }
+    if (model_has(l, ROLE_STATE_O))
+        return w->state_z;
+    if (!w->shape->query_gate)
+        return w->attn;
+    gate_output(w, m);
+    return w->q_gate;
 }
 
 /* Attention and MLP read the same x: the MLP runs first, before attention's output changes x. Its
@@ -98,7 +114,7 @@ static void after_parallel(struct layer_work *w, const struct model_layer *l,
     layer_norm(w, l, weights, shared ? ROLE_NORM1_W : ROLE_NORM2_W,
                shared ? ROLE_NORM1_B : ROLE_NORM2_B, x, w->normed, t->n);
     layer_ffn(w, l, weights, w->normed, x, t->n);
-    layer_project(w, l, weights, &out, 1, w->attn, t->n);
+    layer_project(w, l, weights, &out, 1, mixed(w, l, weights, t->n), t->n);
 }
 
 /* The part of a layer after attention: w->attn into x. */
@@ -114,7 +130,7 @@ void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t
         after_parallel(w, l, weights, t, x);
         return;
     }
-    layer_project(w, l, weights, &out, 1, w->mixed, t->n);
+    layer_project(w, l, weights, &out, 1, mixed(w, l, weights, t->n), t->n);
     layer_join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
@@ -143,7 +159,6 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
         float *x = hidden + (int64_t)t.first * w->shape->dim;
         tile_before(w, l, weights, &t, w->cuts, layer - 1, x);
         tile_attend(w, &t, w->cuts, batch, layer - 1);
-        gate_output(w, t.n);
         tile_after(w, l, weights, &t, x);
     }
 }

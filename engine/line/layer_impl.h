@@ -25,7 +25,8 @@ void layer_norm(struct layer_work *w, const struct model_layer *l, const uint8_t
 /* x = a x + b y of m rows [n]; y NULL: nothing is added. */
 void layer_mix(struct layer_work *w, float *x, const float *y, float a, float b, int n, int m);
 /* Rotates x [m][heads][head_dim] into the form in which the KV pages hold heads, or back
- * (kernels/kv.h); does nothing if they hold them as they are. */
+ * (kernels/kv.h); does nothing if they hold them as they are. Where positions are ranks, latent
+ * keys keep the numbers that RoPE turns. */
 void layer_rotate(struct layer_work *w, float *x, int heads, int m);
 /* 1: a branch's output is written beside x, for a norm or a factor comes before the sum. */
 int layer_is_apart(const struct shape *s);
@@ -77,7 +78,7 @@ int32_t *layer_take_ids(struct layer_work *w, int n);
 
 /* ---- attention of a tile (layer_attend.c) ---- */
 
-/* Values of q, and of k or v, per token. */
+/* Numbers of q, and of k or v, per token. */
 static inline int64_t layer_q_numbers(const struct layer_work *w)
 {
     return (int64_t)w->shape->n_heads * w->shape->head_dim;
@@ -85,6 +86,12 @@ static inline int64_t layer_q_numbers(const struct layer_work *w)
 static inline int64_t layer_kv_numbers(const struct layer_work *w)
 {
     return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
+}
+
+/* The tile's values: the keys, in latent attention. */
+static inline float *layer_values(const struct layer_work *w)
+{
+    return w->shape->latent_key > 0 ? w->k : w->v;
 }
 
 /* q, k, v and output of a tile's forced spans. */
@@ -123,10 +130,18 @@ const float *layer_branch_input(struct layer_work *w, const struct model_layer *
                                 const uint8_t *weights, enum tensor_role role,
                                 enum tensor_role bias, const float *x, int m);
 
-/* Before attention: x of the tile to w->q, w->k, w->v. After it: w->mixed into x. */
+/* Before attention: x of the tile to w->q, w->k, w->v. After it: w->attn, or w->state_z, into x. */
 void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                  const struct tile *t, const struct cut *cuts, int layer, const float *x);
 void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                 const struct tile *t, float *x);
+
+/* ---- latent attention (layer_latent.c) ---- */
+
+/* x [m][dim] to w->q, before RoPE, and w->k. */
+void latent_before(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                   const float *x, int m);
+/* w->attn to the heads' outputs in w->q. */
+void latent_after(struct layer_work *w, const struct model_layer *l, const uint8_t *weights, int m);
 
 #endif

@@ -44,15 +44,16 @@ static void send_tile(struct layer_work *w, struct cross *cross, const struct ex
                       const struct tile *t)
 {
     const int64_t heads = layer_q_numbers(w), kv = layer_kv_numbers(w);
+    const int64_t all = heads + shape_kv_numbers(w->shape); // values may be the keys
     const int64_t forced = run_tokens(t, w->cuts, SPAN_FORCED), prompts = t->n - forced;
     const struct cross_bytes bytes = x->bytes;
     if (forced > 0) {
         cross_out_begin(cross);
         add_runs(w, cross, t, SPAN_FORCED, bytes.in, w->q, heads);
         add_runs(w, cross, t, SPAN_FORCED, bytes.in, w->k, kv);
-        add_runs(w, cross, t, SPAN_FORCED, bytes.in, w->v, kv);
-        cross_out_end(cross, x->in + t->first * (heads + 2 * kv) * bytes.in,
-                      forced * (heads + 2 * kv) * bytes.in);
+        if (all > heads + kv)
+            add_runs(w, cross, t, SPAN_FORCED, bytes.in, w->v, kv);
+        cross_out_end(cross, x->in + t->first * all * bytes.in, forced * all * bytes.in);
     }
     if (prompts > 0) {
         layer_rotate(w, w->attn, w->shape->n_heads, t->n);
@@ -149,13 +150,15 @@ void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
 static struct heads take_crossed(struct layer_work *w, uint8_t *in, int bytes, int64_t n)
 {
     const int64_t heads = n * layer_q_numbers(w), kv = n * layer_kv_numbers(w);
-    uint8_t *k = in + heads * bytes, *v = k + kv * bytes;
+    const int apart = w->shape->latent_key == 0;
+    uint8_t *k = in + heads * bytes, *v = apart ? k + kv * bytes : k;
     if (bytes == 4)
         return (struct heads){(float *)(void *)in, (float *)(void *)k, (float *)(void *)v, w->attn};
     cross_widen(&w->ops, bytes, w->q, in, heads);
     cross_widen(&w->ops, bytes, w->k, k, kv);
-    cross_widen(&w->ops, bytes, w->v, v, kv);
-    return (struct heads){w->q, w->k, w->v, w->attn};
+    if (apart)
+        cross_widen(&w->ops, bytes, w->v, v, kv);
+    return (struct heads){w->q, w->k, layer_values(w), w->attn};
 }
 
 /* Marks the pages of prompts, which were copied with the tiles, as written. */
@@ -175,7 +178,7 @@ static void mark_prompts(struct layer_work *w, const struct batch *b)
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x)
 {
-    const int64_t heads = layer_q_numbers(w), all = heads + 2 * layer_kv_numbers(w);
+    const int64_t heads = layer_q_numbers(w), all = heads + shape_kv_numbers(w->shape);
     struct tile t = {0};
     layer_begin(w, layer - 1);
     layer_set_rows(w, batch, kv);

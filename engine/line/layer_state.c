@@ -121,7 +121,6 @@ static void gate_state(struct layer_work *w, const struct model_layer *l, const 
                                  .act = ACT_SILU};
     ops_run_norm(&w->ops, &norm);
     ops_run_gate_mul(&w->ops, &gate);
-    w->mixed = w->state_z;
 }
 
 static void state_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,

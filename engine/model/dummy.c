@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +48,11 @@ static const struct dummy_int {
     {"layers", SHAPE_LAYERS_MAX, 1, offsetof(struct shape, n_layers)},
     {"heads", SHAPE_DIM_MAX, 1, offsetof(struct shape, n_heads)},
     {"kv_heads", SHAPE_DIM_MAX, 0, offsetof(struct shape, n_kv_heads)},
-    {"head_dim", 2 * SHAPE_ROPE_MAX, 0, offsetof(struct shape, head_dim)},
+    {"head_dim", SHAPE_HEAD_MAX, 0, offsetof(struct shape, head_dim)},
+    {"rope_dim", 2 * SHAPE_ROPE_MAX, 0, offsetof(struct shape, rope_dim)},
+    {"latent_key", SHAPE_DIM_MAX, 0, offsetof(struct shape, latent_key)},
+    {"latent_value", SHAPE_DIM_MAX, 0, offsetof(struct shape, latent_value)},
+    {"latent_query", SHAPE_DIM_MAX, 0, offsetof(struct shape, latent_query)},
     {"ffn", SHAPE_DIM_MAX, 1, offsetof(struct shape, ffn_dim)},
     {"experts", SHAPE_EXPERTS_MAX, 0, offsetof(struct shape, n_experts)},
     {"experts_used", SHAPE_EXPERTS_USED_MAX, 0, offsetof(struct shape, n_experts_used)},
@@ -74,6 +79,8 @@ static const struct dummy_family {
     {"qwen2_moe", QKV_BIASES, QK_NORM_NONE, 0, 0},
     {"qwen3_moe", 0, QK_NORM_HEAD, 0, 0},
     {"glm4_moe", QKV_BIASES, QK_NORM_NONE, ROUTER_LOGISTIC | ROUTER_BIAS, 1},
+    {"deepseek_v3", 0, QK_NORM_NONE, ROUTER_LOGISTIC | ROUTER_BIAS, 0},
+    {"glm4_moe_lite", 0, QK_NORM_NONE, ROUTER_LOGISTIC | ROUTER_BIAS, 0},
     {"minimax_m2", 0, QK_NORM_WHOLE, ROUTER_LOGISTIC | ROUTER_BIAS, 1},
     {"gpt_oss",
      QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) |
@@ -135,7 +142,8 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
         if (!family_named(value))
             return fail(ERR_INPUT,
                         "%s:%d: family: unsupported: %s (supported: llama, qwen2, qwen3, mixtral, "
-                        "qwen2_moe, qwen3_moe, glm4_moe, minimax_m2, gpt_oss, phi3, gemma2, opt)",
+                        "qwen2_moe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, "
+                        "gpt_oss, phi3, gemma2, opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
@@ -204,9 +212,9 @@ static enum err finish_shape(struct dummy_config *c)
                     s->n_heads);
     if (s->head_dim == 0)
         s->head_dim = s->dim / s->n_heads;
-    if (!opt && (s->head_dim % 2 != 0 || s->head_dim > 2 * SHAPE_ROPE_MAX))
-        return fail(ERR_INPUT, "%s: head_dim: %d is odd or above %d", c->path, s->head_dim,
-                    2 * SHAPE_ROPE_MAX);
+    const int most = s->latent_key > 0 ? SHAPE_HEAD_MAX : 2 * SHAPE_ROPE_MAX;
+    if (!opt && (s->head_dim % 2 != 0 || s->head_dim > most))
+        return fail(ERR_INPUT, "%s: head_dim: %d is odd or above %d", c->path, s->head_dim, most);
     s->embed_dim = s->dim;
     s->norm = opt ? NORM_LAYER : NORM_RMS;
     s->final_norm = 1;
@@ -223,7 +231,10 @@ static enum err finish_shape(struct dummy_config *c)
     s->qk_norm = family->qk_norm;
     s->position = opt ? POSITION_LEARNED : POSITION_ROPE;
     s->position_offset = opt ? 2 : 0;
-    s->rope_dim = opt ? 0 : s->head_dim / (1 + family->half_rotated);
+    if (opt || s->rope_dim == 0)
+        s->rope_dim = opt ? 0 : s->head_dim / (1 + family->half_rotated);
+    if (s->latent_key > 0)
+        s->attn_scale = 1 / sqrtf((float)shape_query_dim(s));
     family_defaults(s);
     if (gemma2)
         family_gemma2_shape(s);

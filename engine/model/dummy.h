@@ -3,8 +3,9 @@
  *
  * Owns: the config's keys and the generator. Refuses: tokenizers (rows then need token ids). File:
  * flat `key = value` lines, # starts a comment. Keys: family (llama or opt), dim, layers, heads,
- * ffn, vocab, context; optional kv_heads (heads), head_dim (dim / heads), tied (0 or 1; 1),
- * rope_theta (10000), norm_eps (1e-5). */
+ * ffn, vocab, context; optional kv_heads (heads), head_dim (dim / heads), rope_dim (the family's),
+ * latent_key, latent_value, latent_query (policy/shape.h), tied (0 or 1; 1), rope_theta (10000),
+ * norm_eps (1e-5). */
 #ifndef ENGINE_MODEL_DUMMY_H
 #define ENGINE_MODEL_DUMMY_H
 

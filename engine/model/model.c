@@ -354,6 +354,13 @@ enum err model_piece_check(const struct model *m, int layer, int64_t piece, cons
                 m->path, layer, (long long)piece, (long long)(l->offset + piece * PIECE_BYTES));
 }
 
+void model_kv_layout(const struct shape *s, enum kv_format format, struct kv_layout *l)
+{
+    kv_layout_init(l, format, s->n_kv_heads, s->head_dim);
+    if (s->latent_key > 0)
+        kv_layout_keys_only(l);
+}
+
 enum dtype model_tile_dtype(enum compute compute, enum dtype stored)
 {
     if (compute == COMPUTE_INT8 && (stored == DTYPE_Q8 || stored == DTYPE_Q4))

@@ -133,7 +133,10 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(state_v_heads)                                                                               \
     X(state_k_dim)                                                                                 \
     X(state_v_dim)                                                                                 \
-    X(state_taps)
+    X(state_taps)                                                                                  \
+    X(latent_key)                                                                                  \
+    X(latent_value)                                                                                \
+    X(latent_query)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \

@@ -17,7 +17,7 @@ struct file_provider {
     char name[NAME_MAX + 1];
     /* Cache of the last transposed matrix, whole. */
     const struct source_tensor *held_of; // NULL: none
-    int64_t held_matrix;
+    int64_t held_at;
     uint8_t *held; // owned
 };
 
@@ -50,30 +50,40 @@ static const struct source_tensor *part_of(const struct file_provider *f, enum t
     return t;
 }
 
-/* Reads matrix `matrix` of a tensor of several into f->held. */
-static enum err hold(struct file_provider *f, const struct source_tensor *t, int64_t matrix,
+/* Reads a matrix of a tensor of several, from byte `at` on, into f->held. */
+static enum err hold(struct file_provider *f, const struct source_tensor *t, int64_t at,
                      int64_t n_bytes)
 {
-    if (f->held_of == t && f->held_matrix == matrix)
+    if (f->held_of == t && f->held_at == at)
         return OK;
     free(f->held);
     f->held_of = NULL;
     f->held = malloc((size_t)n_bytes);
     if (!f->held)
         return fail(ERR_FIT, "no memory for %s", t->name);
-    TRY(source_read(f->source, t, matrix * n_bytes, n_bytes, f->held));
+    TRY(source_read(f->source, t, at, n_bytes, f->held));
     f->held_of = t;
-    f->held_matrix = matrix;
+    f->held_at = at;
     return OK;
 }
 
-/* Output `row` of matrices stored as [inputs, outputs]. */
-static enum err read_column(struct file_provider *f, const struct source_tensor *t, int64_t row,
-                            uint8_t *out)
+/* Inputs of a matrix that is stored as [inputs, outputs]. */
+static int64_t inputs_of(const struct family_model *m, enum tensor_role role,
+                         const struct source_tensor *t)
 {
-    const int64_t k = t->dims[t->n_dims - 2], n = t->dims[t->n_dims - 1];
-    const int64_t size = dtype_row_bytes(t->dtype, 1);
-    TRY(hold(f, t, row / n, k * n * size));
+    return family_cuts_inputs(m, role) ? m->cut[role].group : t->dims[t->n_dims - 2];
+}
+
+/* Output `row` of matrices stored as [inputs, outputs]. */
+static enum err read_column(struct file_provider *f, enum tensor_role role,
+                            const struct source_tensor *t, int64_t row, uint8_t *out)
+{
+    const struct family_cut *c = &f->family.cut[role];
+    const int64_t k = inputs_of(&f->family, role, t), n = t->dims[t->n_dims - 1];
+    const int64_t size = dtype_row_bytes(t->dtype, 1), matrix = row / n;
+    const int64_t first =
+        family_cuts_inputs(&f->family, role) ? c->first + matrix * c->stride : matrix * k;
+    TRY(hold(f, t, first * n * size, k * n * size));
     for (int64_t i = 0; i < k; i++)
         memcpy(out + i * size, f->held + (i * n + row % n) * size, (size_t)size);
     return OK;
@@ -85,7 +95,8 @@ static enum err tensor_rows(struct file_provider *f, enum tensor_role role,
 {
     const struct family_model *m = &f->family;
     const int turned = (m->transposed & ROLE_BIT(role)) != 0;
-    const int64_t row_bytes = dtype_row_bytes(t->dtype, t->dims[t->n_dims - (turned ? 2 : 1)]);
+    const int64_t k = turned ? inputs_of(m, role, t) : t->dims[t->n_dims - 1];
+    const int64_t row_bytes = dtype_row_bytes(t->dtype, k);
     for (int i = 0, run; i < n; i += run) {
         const int64_t row = family_source_row(m, role, first + i);
         for (run = 1; i + run < n && !turned; run++)
@@ -93,7 +104,7 @@ static enum err tensor_rows(struct file_provider *f, enum tensor_role role,
                 break;
         uint8_t *to = out + i * row_bytes;
         CHECK(row >= 0 && (row + run) * row_bytes <= t->n_bytes);
-        TRY(turned ? read_column(f, t, row, to)
+        TRY(turned ? read_column(f, role, t, row, to)
                    : source_read(f->source, t, row * row_bytes, run * row_bytes, to));
     }
     return OK;

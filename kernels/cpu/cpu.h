@@ -166,7 +166,7 @@ static inline int matmul_shares(const struct matmul_args *a, int thread, int n_t
 #define PROMPT_LANES       16 // one number per row, in a register
 #define PROMPT_CHUNK       256
 #define PROMPT_CHUNK_PAGES (PROMPT_CHUNK / PAGE_SLOTS)
-#define PROMPT_Q_STRIDE    (2 * SHAPE_ROPE_MAX + 32)
+#define PROMPT_Q_STRIDE    (SHAPE_HEAD_MAX + 32)
 #define PROMPT_X_STRIDE    (PROMPT_CHUNK + 16)
 #define PROMPT_P_STRIDE    (PROMPT_CHUNK + 32)
 

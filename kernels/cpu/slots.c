@@ -157,6 +157,8 @@ static void copy_slot(const struct kv_layout *l, const uint8_t *from, int from_s
     int64_t words = l->panel_bytes / 4; // of a panel; every 32nd word of K is the slot's
     for (int64_t i = 0; i < words; i += PAGE_SLOTS)
         k_to[i] = k[i];
+    if (l->v_offset == 0)
+        return;
     from += l->v_offset;
     to += l->v_offset;
     if (l->format == KV_F32) {
@@ -189,7 +191,7 @@ static void keep_slot(const struct prompt_keep_args *a, const struct kv_row *kv,
     int from_slot = pos % PAGE_SLOTS, to_slot = slot % PAGE_SLOTS;
     if (stays_as_is(a)) {
         int64_t panel = a->from.panel_bytes * head;
-        copy_slot(&a->from, from + panel, from_slot, to + panel, to_slot);
+        copy_slot(&a->kv.layout, from + panel, from_slot, to + panel, to_slot);
         return;
     }
     position_get(a, head, pos, s->k, s->v);
@@ -206,7 +208,8 @@ static int keep_pages(const struct prompt_keep_args *a, const struct kv_row *kv,
         const uint8_t *from = (const uint8_t *)a->pages + page * l->page_bytes + at;
         uint8_t *to = page_to(kv, page * PAGE_SLOTS) + at;
         memcpy(to, from, (size_t)l->panel_bytes);
-        memcpy(to + l->v_offset, from + l->v_offset, (size_t)l->panel_bytes);
+        if (a->kv.layout.v_offset > 0)
+            memcpy(to + l->v_offset, from + l->v_offset, (size_t)l->panel_bytes);
     }
     return n_pages * PAGE_SLOTS;
 }

@@ -389,6 +389,48 @@ DEVICE void split_values(const struct forced *f, const struct split *s, int64_t 
     }
 }
 
+/* The same over a page of keys only: a thread reads down the row of its dimension in the K panel.
+ */
+template <int FORMAT, int R>
+DEVICE void split_values_of_keys(const struct forced *f, const struct split *s, int64_t part,
+                                 int head, int row0)
+{
+    constexpr int ROWS = R > 1 ? R / 2 : 1, CODES = FORMAT == KV_Q8 || FORMAT == KV_Q4;
+    const int d = (int)threadIdx.x % VALUE_DIMS, r0 = (int)threadIdx.x / VALUE_DIMS * ROWS;
+    const int g = d / KV_GROUP;
+    const float *p = CODES ? s->scaled + (g * R + r0) * SPLIT : s->x + r0 * SPLIT;
+    for (int d0 = 0; d0 < s->l.head_dim; d0 += VALUE_DIMS) {
+        if (CODES) {
+            __syncthreads(); // scaled exps have been read
+            split_scale<R>(s, head, d0 / KV_GROUP);
+            __syncthreads();
+        }
+        if (r0 >= R || d0 + d >= s->l.head_dim)
+            continue;
+        float acc[ROWS] = {};
+        for (int page = 0; page * PAGE_SLOTS < s->n; page++) {
+            const uint8_t *panel = kv_panel(&s->l, s->pages[page], head, 0);
+#pragma unroll
+            for (int r = 0; r < ROWS && CODES; r++)
+                acc[r] = acc[r] + s->minimum[(g * R + r0 + r) * SPLIT_PAGES + page];
+            for (int slot = 0; slot < PAGE_SLOTS; slot++) {
+                if (!(s->live[page] >> slot & 1))
+                    continue;
+                float v[4]; // the numbers down the slot's column, d0 + d among them
+                column_numbers<FORMAT>(panel, PAGE_SLOTS, (d0 + d) / 4 * 4, slot, 15, v);
+                const float x = d & 2 ? (d & 1 ? v[3] : v[2]) : (d & 1 ? v[1] : v[0]);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    acc[r] = fmaf(p[r * SPLIT + page * PAGE_SLOTS + slot], x, acc[r]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (row0 + r0 + r < f->group)
+                f->out[(part * f->group + row0 + r0 + r) * s->l.head_dim + d0 + d] = acc[r];
+    }
+}
+
 template <int FORMAT, int R>
 DEVICE void split_run(const struct forced *f, const struct split *s, int64_t part, int head,
                       int row0)
@@ -396,7 +438,8 @@ DEVICE void split_run(const struct forced *f, const struct split *s, int64_t par
     const int page = warp_id(), slot = (int)threadIdx.x;
     float logit[R];
     const struct piece first = piece_of<FORMAT>(s, head, 0);
-    chunks_begin<FORMAT>(s, &first);
+    if (s->l.v_offset > 0)
+        chunks_begin<FORMAT>(s, &first);
 #pragma unroll
     for (int r = 0; r < R; r++)
         logit[r] = -INFINITY;
@@ -415,7 +458,10 @@ DEVICE void split_run(const struct forced *f, const struct split *s, int64_t par
     __syncthreads();
     split_exps<R>(f, s, part, row0);
     __syncthreads();
-    split_values<FORMAT, R>(f, s, part, head, row0);
+    if (s->l.v_offset > 0)
+        split_values<FORMAT, R>(f, s, part, head, row0);
+    else
+        split_values_of_keys<FORMAT, R>(f, s, part, head, row0);
 }
 
 /* R: query heads per block. The minimum of blocks per SM leaves as many registers as a thread can

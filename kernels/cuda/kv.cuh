@@ -51,14 +51,15 @@ DEVICE uint16_t *kv_scale_at(const struct kv_layout *l, const uint8_t *panel, in
 /* Index of the word (1 << shift numbers) with number d of a slot in a panel of K (v 0) or V. */
 DEVICE int64_t kv_word_at(const struct kv_layout *l, int v, int slot, int d, int shift)
 {
-    return v ? (int64_t)(slot >> shift) * l->dim_pad + d : (d >> shift) * PAGE_SLOTS + slot;
+    return v && l->v_offset > 0 ? (int64_t)(slot >> shift) * l->dim_pad + d
+                                : (d >> shift) * PAGE_SLOTS + slot;
 }
 
 /* Number d of a slot of K (v 0) or V, in f32 or bf16: one load for both. */
 DEVICE float kv_plain_number(const struct kv_layout *l, const uint8_t *panel, int v, int slot,
                              int d)
 {
-    const int pairs = l->format == KV_BF16, odd = (v ? slot : d) % 2;
+    const int pairs = l->format == KV_BF16, odd = (v && l->v_offset > 0 ? slot : d) % 2;
     union math_bits x = {.u = ((const uint32_t *)panel)[kv_word_at(l, v, slot, d, pairs)]};
     if (pairs)
         x.u = odd ? x.u & 0xffff0000 : x.u << 16;
@@ -72,7 +73,8 @@ DEVICE float kv_number(const struct kv_layout *l, const uint8_t *panel, int v, i
         return kv_plain_number(l, panel, v, slot, d);
     const int shift = l->format == KV_Q4 ? 2 : 1, bits = 16 >> shift, group = d / KV_GROUP;
     const uint16_t word = ((const uint16_t *)panel)[kv_word_at(l, v, slot, d, shift)];
-    const int code = word >> (v ? slot : d) % (1 << shift) * bits & ((1 << bits) - 1);
+    const int at = v && l->v_offset > 0 ? slot : d;
+    const int code = word >> at % (1 << shift) * bits & ((1 << bits) - 1);
     float scale = f16_to_f32(*kv_scale_at(l, panel, group, slot));
     float minimum = f16_to_f32(*kv_scale_at(l, panel, l->groups + group, slot));
     return (float)code * scale + minimum;
@@ -236,7 +238,7 @@ template <class Source>
 DEVICE void kv_put_slots(const struct kv_layout *l, uint8_t *page, int head, int first, int last,
                          int used, const Source &source, float *tile)
 {
-    for (int v = 0; v < 2; v++) {
+    for (int v = 0; v < (l->v_offset > 0 ? 2 : 1); v++) {
         uint8_t *panel = (uint8_t *)kv_panel(l, page, head, v);
         for (int d0 = 0; d0 < l->dim_pad; d0 += KV_GROUP) {
             const int left = l->head_dim - d0, left_pad = l->dim_pad - d0, n_slots = last - first;

@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(ROW_THREADS) mix_row(struct mix_args a)
     float *x = a.x + blockIdx.x * a.x_stride;
     const float *y = a.y ? a.y + blockIdx.x * a.y_stride : NULL;
     for (int i = (int)threadIdx.x; i < a.n; i += ROW_THREADS) {
-        float v = a.a * x[i];
+        float v = a.a != 0 ? a.a * x[i] : 0.0f;
         v = y ? fmaf(a.b, y[i], v) : v;
         x[i] = math_softcap(v, a.cap);
     }

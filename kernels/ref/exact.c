@@ -199,7 +199,7 @@ void exact_mix(const struct ops *ops, const struct mix_args *a)
     for (int row = 0; row < a->m; row++)
         for (int i = 0; i < a->n; i++) {
             float *x = &a->x[row * a->x_stride + i];
-            *x = a->a * *x;
+            *x = a->a != 0 ? a->a * *x : 0;
             if (a->y)
                 *x = fmaf(a->b, a->y[row * a->y_stride + i], *x);
             *x = math_softcap(*x, a->cap);

@@ -197,7 +197,7 @@ void ref_mix(const struct ops *ops, const struct mix_args *a)
     for (int row = 0; row < a->m; row++)
         for (int i = 0; i < a->n; i++) {
             float *x = &a->x[row * a->x_stride + i];
-            double v = (double)a->a * *x;
+            double v = a->a != 0 ? (double)a->a * *x : 0;
             v += a->y ? (double)a->b * a->y[row * a->y_stride + i] : 0;
             *x = (float)softcap(v, a->cap);
         }

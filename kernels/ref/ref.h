@@ -13,7 +13,7 @@
 
 #include "kernels/ops.h"
 
-#define HEAD_DIM_MAX (2 * SHAPE_ROPE_MAX)
+#define HEAD_DIM_MAX SHAPE_HEAD_MAX
 #define CHUNK        256 // columns of a panel decoded at a time: whole blocks of any format
 
 static inline float ref_round_bf16(float x)

@@ -8,10 +8,11 @@ import re
 import gguf
 import numpy as np
 
+import latent
 import tiny
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "granitemoe", "granitemoeshared", "glm4_moe", "solar_open", "dots1",
-            "minimax_m2", "ernie4_5_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe")
+            "minimax_m2", "ernie4_5_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", *latent.FAMILIES)
 YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
@@ -150,7 +151,8 @@ def specs(common):
 
 
 FUSED = ("mixtral-fused", "qwen3_moe-fused", "qwen3_moe-narrow-fused", "qwen2_moe-fused", "granitemoe-fused", "glm4_moe-fused", "dots1-fused",
-         "minimax_m2-fused", "ernie4_5_moe-fused", "olmoe-fused", "qwen3_next-fused", "qwen3_5_moe-text")  # as save_original_format=False leaves them
+         "minimax_m2-fused", "ernie4_5_moe-fused", "olmoe-fused", "qwen3_next-fused", "qwen3_5_moe-text",
+         *latent.FUSED)  # as save_original_format=False leaves them
 OLD_GGUF = ("mixtral-wide",)  # one tensor per expert, as before 2024
 NO_GGUF = {"mixtral-window": "sliding_window", "mixtral-fused": "sliding_window",
            "qwen3_moe-listed": "norm_topk_prob, mlp_only_layers", "qwen3_moe-fused": "decoder_sparse_step",

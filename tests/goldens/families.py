@@ -15,6 +15,7 @@ import gguf
 import numpy as np
 
 import experts
+import latent
 import states
 import tiny
 
@@ -233,6 +234,7 @@ SPECS = {
                              rope_scaling=tiny.LLAMA3, attention_bias=True),
     "apertus-usual": common("apertus", 64, 2, 2, 128, 2, head_dim=48, hidden_act="xielu", rms_norm_eps=1e-6, tie_word_embeddings=True),
     **states.specs(common),
+    **latent.specs(common),
 }
 # What GGUF files cannot say: they would be another model.
 NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern": "the pattern", "gemma3-vision": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
@@ -242,7 +244,7 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "ministral3-window": "sliding_window", "apertus-scaled": "llama3's divisors, rounded",
            "apertus-usual": "llama3's divisors, rounded",
            "exaone4-still": "a window of no layer", "cohere-bias": "a head of its own", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
-           **experts.NO_GGUF, **{spec: "not read yet" for spec in states.specs(common)}}
+           **experts.NO_GGUF, **latent.NO_GGUF, **{spec: "not read yet" for spec in states.specs(common)}}
 FORMS = ("f32", "bf16")
 
 

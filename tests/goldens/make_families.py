@@ -39,7 +39,17 @@ def tensors_of(config):
     return [[name, list(x.shape)] for name, x in model.named_parameters() if not (tied and name in heads)]
 
 
+class Mistral4(transformers.Mistral4ForCausalLM):
+    """Not in the table of classes."""
+
+    @classmethod
+    def from_config(cls, config):
+        return cls._from_config(config)
+
+
 def class_of(config):
+    if config["model_type"] == "mistral4":
+        return Mistral4
     return transformers.AutoModelForImageTextToText if "text_config" in config else transformers.AutoModelForCausalLM
 
 

@@ -159,7 +159,7 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
                                key_heads[0] == '.' ? name : "", key_heads, shape->n_heads);
         shape->head_dim = shape->dim / shape->n_heads;
     }
-    if (shape->head_dim > 2 * SHAPE_ROPE_MAX ||
+    if (shape->head_dim > (shape->latent_key > 0 ? SHAPE_HEAD_MAX : 2 * SHAPE_ROPE_MAX) ||
         (int64_t)shape->head_dim * shape->n_heads > SHAPE_DIM_MAX)
         return family_fail(s, name, key_head_dim, "%d heads of %d numbers are too large",
                            shape->n_heads, shape->head_dim);
@@ -257,11 +257,25 @@ static int64_t unpaired_row(const struct family_model *m, enum tensor_role role,
     return row - in_head + 2 * (in_head % half) + in_head / half;
 }
 
+/* Latent attention rotates the last numbers of a head of q, and of the key; sluice the first. */
+static int64_t latent_row(const struct family_model *m, enum tensor_role role, int64_t row)
+{
+    const int64_t head = role == ROLE_Q ? shape_query_dim(&m->shape) : m->shape.head_dim;
+    const int64_t turned = m->shape.rope_dim, half = turned / 2, at = row % head;
+    if (role != ROLE_Q && role != ROLE_K)
+        return row;
+    if (at >= turned)
+        return row - turned;
+    return row - at + head - turned + (m->paired_rows ? 2 * (at % half) + at / half : at);
+}
+
 int64_t family_source_row(const struct family_model *m, enum tensor_role role, int64_t row)
 {
     const struct family_cut *c = &m->cut[role];
-    row = unpaired_row(m, role, row);
-    return c->rows == 0 ? row : c->first + row / c->group * c->stride + row % c->group;
+    row = m->shape.latent_key > 0 ? latent_row(m, role, row) : unpaired_row(m, role, row);
+    return c->rows == 0 || family_cuts_inputs(m, role)
+               ? row
+               : c->first + row / c->group * c->stride + row % c->group;
 }
 
 void family_cut_qkv(struct family_model *m)
@@ -331,8 +345,8 @@ void family_tie(struct family_model *m, const struct source *s, int flag)
     m->tied = flag >= 0 ? flag : !family_tensor(m, s, ROLE_HEAD, 0);
 }
 
-/* Dimensions of a tensor. A tensor of all experts counts as their matrices stacked, or as their
- * vectors concatenated. */
+/* Dimensions of a tensor. A tensor of all experts, or heads, counts as their matrices stacked, or
+ * as their vectors concatenated. */
 static int flat_dims(const struct family_model *m, enum tensor_role role,
                      const struct source_tensor *t, int64_t dims[SOURCE_DIMS_MAX])
 {
@@ -351,7 +365,10 @@ static int flat_dims(const struct family_model *m, enum tensor_role role,
         dims[0] = 1;
         return own;
     }
-    if (!role_is_experts(&m->shape, role) || t->n_dims != own + 1 || dims[0] != m->shape.n_experts)
+    const int matrices = role_is_experts(&m->shape, role) ? m->shape.n_experts
+                         : role_is_heads(role)            ? m->shape.n_heads
+                                                          : 0;
+    if (matrices == 0 || t->n_dims != own + 1 || dims[0] != matrices)
         return t->n_dims;
     dims[0] *= dims[1];
     dims[1] = dims[2];
@@ -378,6 +395,10 @@ static int expected_dims(const struct family_model *m, enum tensor_role role,
         (role == ROLE_Q_NORM_W || role == ROLE_K_NORM_W)) {
         dims[0] = n / m->shape.head_dim;
         dims[1] = m->shape.head_dim;
+        return 2;
+    }
+    if (family_cuts_inputs(m, role)) {
+        dims[1] = n / (m->cut[role].rows / m->cut[role].stride);
         return 2;
     }
     if (m->transposed & ROLE_BIT(role)) { // each expert's matrix separately
@@ -547,7 +568,8 @@ void family_unused(const struct family_model *m, const struct source *s, struct 
     }
 }
 
-#define DEEPSEEK " glm4_moe dots1 solar_open" // families with the router's keys of DeepSeek
+#define LATENT   " deepseek_v3 deepseek_v2 glm4_moe_lite mistral4" // with latent attention
+#define DEEPSEEK " glm4_moe dots1 solar_open" LATENT // families with the router's keys of DeepSeek
 
 /* Keys that change the computation, and the families that read them. In other families the key must
  * have its neutral value. */
@@ -585,7 +607,7 @@ static const struct neutral {
     {"use_parallel_residual", 0, "gpt_neox stablelm"},
     {"parallel_attn", 0, ""},
     {"alibi", 0, ""},
-    {"kv_lora_rank", 0, ""},
+    {"kv_lora_rank", 0, LATENT},
     {"attention_chunk_size", 0, ""},
     {"attn_temperature_tuning", 0, ""},
     {"scale_attn_by_inverse_layer_idx", 0, ""},

@@ -34,7 +34,7 @@ struct family_model {
     uint64_t roles;      // ROLE_BIT()s; ROLE_HEAD always
     int tied;            // 1: the head is the embedding
     int paired_rows;     // 1: rows of q and k are in the order (2i, 2i + 1): GGUF llama; cohere and
-                         // ernie
+                         // ernie; of latent attention those that are rotated
     uint64_t transposed; // ROLE_BIT()s of matrices stored as [k, n]
     uint64_t plus_one;   // ROLE_BIT()s of vectors stored minus 1
     uint64_t logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
@@ -42,6 +42,12 @@ struct family_model {
     const struct family_names *names;
     const char *prefix;
 };
+
+/* 1: the role's cut is one of inputs: a matrix of each head, stored as [k, n]. */
+static inline int family_cuts_inputs(const struct family_model *m, enum tensor_role role)
+{
+    return role_is_heads(role) && (m->transposed & ROLE_BIT(role)) != 0;
+}
 
 /* Tensors of a file that the model does not use, such as a vision tower. Parts are separated by
  * spaces. */
@@ -76,6 +82,10 @@ struct family_unused {
       family_granite_moe_read)                                                                     \
     X("glm4_moe", "glm4moe", "glm4_moe", "Glm4MoeForCausalLM", family_glm4_moe_read)               \
     X("solar_open", "", "solar_open", "SolarOpenForCausalLM", family_glm4_moe_read)                \
+    X("deepseek_v3", "", "deepseek_v3", "DeepseekV3ForCausalLM", family_deepseek_v3_read)          \
+    X("deepseek_v2", "", "deepseek_v2", "DeepseekV2ForCausalLM", family_deepseek_v2_read)          \
+    X("mistral4", "", "mistral4", "Mistral4ForCausalLM", family_mistral4_read)                     \
+    X("glm4_moe_lite", "", "glm4_moe_lite", "Glm4MoeLiteForCausalLM", family_glm4_moe_lite_read)   \
     X("dots1", "dots1", "dots1", "Dots1ForCausalLM", family_dots1_read)                            \
     X("minimax_m2", "minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM", family_minimax_m2_read)    \
     X("ernie4_5_moe", "ernie4_5-moe", "ernie4_5_moe", "Ernie4_5_MoeForCausalLM",                   \
@@ -177,6 +187,8 @@ struct family_dialect {
     int window;              // default without sliding_window; 0: no window
     int every;               // without a list: each every-th layer has no window; 0: all have one
     int unpaired;            // 1: GGUF's rows of q and k are already in sluice's order
+    int latent;              // 1: latent attention
+    int mlp_types;           // 1: config.json may list the layers with experts by name
     const char *prefixes[3]; // of tensors in safetensors; all NULL: "model.", ""
 };
 enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,
@@ -186,6 +198,13 @@ void family_cut_qkv(struct family_model *m);
 /* Cuts for matrices that hold gate above up: each expert's; the shared expert's. */
 void family_cut_experts(struct family_model *m);
 void family_cut_shared(struct family_model *m);
+/* Latent attention: its sizes, which become those of heads; then the factor on scores; then, once
+ * names are known, where a file's rows are. */
+enum err latent_sizes(const struct source *s, const char *name, struct shape *shape);
+struct rope;
+enum err latent_order(struct family_model *m, const struct source *s, const struct rope *rope);
+/* Queries that grow with their position; `original`: the period if the file describes no RoPE. */
+enum err family_growth(const struct source *s, struct shape *shape, int original);
 /* granite's four factors. */
 enum err family_granite_factors(struct family_model *m, const struct source *s, const char *name);
 

@@ -155,11 +155,24 @@ static enum err count_experts(const struct source *s, const char *name,
     return n > 0 || (gguf && !d->experts_key) ? OK : family_fail(s, name, keys[0], "missing");
 }
 
+/* Of layer_dense[]: some layer must have experts. The key is for the message. */
+static enum err end_dense(const struct source *s, const char *key, struct shape *shape,
+                          int dense_dim)
+{
+    int n_dense = 0;
+    for (int i = 0; i < shape->n_layers; i++)
+        n_dense += shape->layer_dense[i];
+    if (n_dense == shape->n_layers)
+        return family_fail(s, "", key, "unsupported: no layer has experts");
+    shape->dense_dim = n_dense > 0 ? dense_dim : 0;
+    return OK;
+}
+
 /* Layers without experts: those listed in config.json, and all but every n-th. */
 static enum err read_dense_layers(const struct source *s, struct shape *shape, int dense_dim)
 {
     int64_t listed[SHAPE_LAYERS_MAX], n = 0, step = 1;
-    int found = 0, n_dense = 0;
+    int found = 0;
     TRY(source_int_list(s, "mlp_only_layers", 0, shape->n_layers - 1, listed, SHAPE_LAYERS_MAX, &n,
                         &found));
     TRY(source_int(s, "decoder_sparse_step", 1, INT32_MAX, &step, &found));
@@ -167,13 +180,25 @@ static enum err read_dense_layers(const struct source *s, struct shape *shape, i
         shape->layer_dense[i] = (i + 1) % step != 0;
     for (int64_t i = 0; i < n; i++)
         shape->layer_dense[listed[i]] = 1;
-    for (int i = 0; i < shape->n_layers; i++)
-        n_dense += shape->layer_dense[i];
-    if (n_dense == shape->n_layers)
-        return family_fail(s, "", n > 0 ? "mlp_only_layers" : "decoder_sparse_step",
-                           "unsupported: no layer has experts");
-    shape->dense_dim = n_dense > 0 ? dense_dim : 0;
-    return OK;
+    return end_dense(s, n > 0 ? "mlp_only_layers" : "decoder_sparse_step", shape, dense_dim);
+}
+
+/* Layers without experts as listed by name; without a list the first one. */
+static enum err read_mlp_types(const struct source *s, struct shape *shape, int dense_dim)
+{
+    const char *const key = "mlp_layer_types", *types[SHAPE_LAYERS_MAX];
+    int64_t n = 0;
+    int found = 0;
+    TRY(source_str_list(s, key, types, SHAPE_LAYERS_MAX, &n, &found));
+    if (found && n != shape->n_layers)
+        return family_fail(s, "", key, "has %lld entries, expected %d", (long long)n,
+                           shape->n_layers);
+    for (int i = 0; i < shape->n_layers; i++) {
+        shape->layer_dense[i] = found ? strcmp(types[i], "dense") == 0 : i == 0;
+        if (found && !shape->layer_dense[i] && strcmp(types[i], "sparse") != 0)
+            return family_fail(s, "", key, "unsupported: %s in layer %d", types[i], i);
+    }
+    return end_dense(s, key, shape, dense_dim);
 }
 
 /* Layers without experts are the first ones. GGUF files may say so of any family. */
@@ -228,7 +253,7 @@ static enum err read_router(const struct source *s, const char *name,
         {gguf ? ".expert_group_used_count" : "topk_group", SHAPE_GROUPS_MAX, KEY_OPTIONAL,
          FIELD(n_groups_used)}};
     char key[100];
-    double scale = 1;
+    double scale = shape->route_scale;
     int64_t gating = logistic + 1;
     int found = 0;
     shape->route_alone = gguf ? !d->route_all : d->route_alone;
@@ -279,7 +304,9 @@ static enum err read_experts(const struct source *s, const char *name,
         TRY(read_shared(s, name, d, shape, dense_dim));
     if (!gguf && d->sparse_layers)
         TRY(read_dense_layers(s, shape, dense_dim));
-    if (d->first_dense_key)
+    if (!gguf && d->mlp_types)
+        TRY(read_mlp_types(s, shape, dense_dim));
+    else if (d->first_dense_key)
         TRY(read_first_dense(s, name, d, shape, dense_dim));
     return read_router(s, name, d, shape);
 }
@@ -362,6 +389,8 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     uint64_t biases;
     TRY(family_ints(s, "", ints_hf, sizeof ints_hf / sizeof *ints_hf, shape));
     TRY(read_experts(s, "", d, shape));
+    if (d->latent)
+        TRY(latent_sizes(s, "", shape));
     TRY(family_heads(s, "", shape, "hidden_size", "num_attention_heads", "num_key_value_heads",
                      "head_dim"));
     TRY(family_float(s, "", d->eps_key ? d->eps_key : "rms_norm_eps", 0, 0.1, &eps));
@@ -374,7 +403,8 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     TRY(family_flag(s, "", "tie_word_embeddings", &tied));
     shape->norm_eps = (float)eps;
     shape->embed_dim = shape->dim;
-    TRY(rotated_dims(s, shape, &rope));
+    if (!d->latent)
+        TRY(rotated_dims(s, shape, &rope));
     TRY(rope_fill(&rope, s, shape));
     m->names = d->hf ? d->hf : &names_hf;
     TRY(family_prefix(m, s, d->prefixes[0] ? d->prefixes : llama_prefixes, 2));
@@ -382,6 +412,8 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     for (int role = 0; role < N_ROLES; role++) // attention_bias may mean q, k and v alone
         biases &= m->names->roles[role] ? ~(uint64_t)0 : ~ROLE_BIT(role);
     m->roles = family_roles(shape, biases);
+    if (d->latent)
+        TRY(latent_order(m, s, &rope));
     family_tie(m, s, tied);
     return OK;
 }

@@ -32,7 +32,7 @@ static const struct rope usual_rope = {.kind = ROPE_YARN,
                                        .mscale_all_dim = 1,
                                        .truncate = 1};
 
-static enum err read_growth(const struct source *s, struct shape *shape)
+enum err family_growth(const struct source *s, struct shape *shape, int original)
 {
     static const struct {
         const char *beta, *period;
@@ -42,7 +42,7 @@ static enum err read_growth(const struct source *s, struct shape *shape)
         {"rope_parameters.llama_4_scaling_beta",
          "rope_parameters.original_max_position_embeddings"}};
     double ignored, beta = BETA;
-    int64_t period = ORIGINAL;
+    int64_t period = original;
     int old = 0, new = 0, found = 0;
     source_weigh(s, "rope_scaling", &ignored, &old);
     source_weigh(s, "rope_parameters", &ignored, &new);
@@ -75,7 +75,7 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
                                                      .windows = WINDOWS_HAVE,
                                                      .window = grows ? 0 : FAMILY_WINDOW,
                                                      .prefixes = {prefixes[0], prefixes[1]}}));
-    return grows ? read_growth(s, &m->shape) : OK;
+    return grows ? family_growth(s, &m->shape, ORIGINAL) : OK;
 }
 
 enum err family_ministral3_read(struct family_model *m, const struct source *s, const char *name)

@@ -22,6 +22,15 @@
 #define HF_ATTENTION HF_QKV, HF_O, [ROLE_O_B] = "self_attn.o_proj.bias"
 #define HF_QK_NORM                                                                                 \
     [ROLE_Q_NORM_W] = "self_attn.q_norm.weight", [ROLE_K_NORM_W] = "self_attn.k_norm.weight"
+/* Latent attention; kv_b_proj holds two matrices of each head. */
+#define HF_LATENT                                                                                  \
+    [ROLE_K] = "self_attn.kv_a_proj_with_mqa.weight",                                              \
+    [ROLE_K_NORM_W] = "self_attn.kv_a_layernorm.weight",                                           \
+    [ROLE_LATENT_K] = "self_attn.kv_b_proj.weight", [ROLE_LATENT_V] = "self_attn.kv_b_proj.weight"
+#define HF_LATENT_Q [ROLE_Q] = "self_attn.q_proj.weight"
+#define HF_LATENT_Q_A                                                                              \
+    [ROLE_Q_A] = "self_attn.q_a_proj.weight", [ROLE_Q] = "self_attn.q_b_proj.weight",              \
+    [ROLE_Q_NORM_W] = "self_attn.q_a_layernorm.weight"
 #define HF_GATED_MLP                                                                               \
     [ROLE_GATE] = "mlp.gate_proj.weight", [ROLE_GATE_B] = "mlp.gate_proj.bias",                    \
     [ROLE_UP] = "mlp.up_proj.weight", [ROLE_UP_B] = "mlp.up_proj.bias",                            \

@@ -58,6 +58,9 @@ static const struct role_info {
     [ROLE_STATE_DT_B] = {"state_dt_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_STATE_NORM_W] = {"state_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_STATE_O] = {"state_o", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_Q_A] = {"q_a", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_LATENT_K] = {"latent_k", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_LATENT_V] = {"latent_v", ROLE_IN_DECODER, ROLE_IS_PANELS},
 };
 
 /* What a layer with a state has in the place of attention. */
@@ -115,8 +118,20 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_POST2_W:
         return need_if(posts);
     case ROLE_Q_NORM_W:
+        return need_if(s->qk_norm != QK_NORM_NONE || s->latent_query > 0);
     case ROLE_K_NORM_W:
-        return need_if(s->qk_norm != QK_NORM_NONE);
+        return need_if(s->qk_norm != QK_NORM_NONE || s->latent_key > 0);
+    case ROLE_V:
+        return need_if(s->latent_key == 0);
+    case ROLE_Q_B:
+    case ROLE_K_B:
+    case ROLE_V_B:
+        return s->latent_key == 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
+    case ROLE_Q_A:
+        return need_if(s->latent_query > 0);
+    case ROLE_LATENT_K:
+    case ROLE_LATENT_V:
+        return need_if(s->latent_key > 0);
     case ROLE_SINKS:
         return need_if(s->sinks);
     case ROLE_FINAL_NORM_W:
@@ -145,9 +160,6 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_GATE_B:
         return s->gated ? ROLE_OPTIONAL : ROLE_ABSENT;
-    case ROLE_Q_B:
-    case ROLE_K_B:
-    case ROLE_V_B:
     case ROLE_O_B:
     case ROLE_UP_B:
     case ROLE_DOWN_B:
@@ -155,6 +167,11 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     default:
         return ROLE_REQUIRED;
     }
+}
+
+int role_is_heads(enum tensor_role role)
+{
+    return role == ROLE_LATENT_K || role == ROLE_LATENT_V;
 }
 
 int role_is_experts(const struct shape *s, enum tensor_role role)
@@ -195,7 +212,8 @@ int role_is_choice(enum tensor_role role)
 
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
 {
-    const int q_dim = s->n_heads * s->head_dim, kv_dim = s->n_kv_heads * s->head_dim;
+    const int q_dim = s->n_heads * shape_query_dim(s), kv_dim = s->n_kv_heads * s->head_dim;
+    const int latent = s->head_dim - s->rope_dim, is_latent = s->latent_key > 0;
     const int one = s->qk_norm == QK_NORM_HEAD; // one weight vector for all heads
     const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
     const struct {
@@ -206,13 +224,13 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_PROJ_IN] = {s->dim, s->embed_dim},
         [ROLE_NORM1_W] = {s->dim, 1},
         [ROLE_NORM1_B] = {s->dim, 1},
-        [ROLE_Q] = {q_dim, s->dim},
+        [ROLE_Q] = {q_dim, s->latent_query > 0 ? s->latent_query : s->dim},
         [ROLE_Q_B] = {q_dim, 1},
         [ROLE_K] = {kv_dim, s->dim},
         [ROLE_K_B] = {kv_dim, 1},
         [ROLE_V] = {kv_dim, s->dim},
         [ROLE_V_B] = {kv_dim, 1},
-        [ROLE_O] = {s->dim, q_dim},
+        [ROLE_O] = {s->dim, s->n_heads * shape_output_dim(s)},
         [ROLE_O_B] = {s->dim, 1},
         [ROLE_NORM2_W] = {s->dim, 1},
         [ROLE_NORM2_B] = {s->dim, 1},
@@ -228,8 +246,14 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_HEAD] = {s->vocab, s->embed_dim},
         [ROLE_POST1_W] = {s->dim, 1},
         [ROLE_POST2_W] = {s->dim, 1},
-        [ROLE_Q_NORM_W] = {one ? s->head_dim : q_dim, 1},
-        [ROLE_K_NORM_W] = {one ? s->head_dim : kv_dim, 1},
+        [ROLE_Q_NORM_W] = {is_latent ? s->latent_query
+                           : one     ? s->head_dim
+                                     : q_dim,
+                           1},
+        [ROLE_K_NORM_W] = {is_latent ? latent
+                           : one     ? s->head_dim
+                                     : kv_dim,
+                           1},
         [ROLE_SINKS] = {s->n_heads, 1},
         [ROLE_ROUTER] = {s->n_experts, s->dim},
         [ROLE_ROUTER_B] = {s->n_experts, 1},
@@ -253,6 +277,9 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_STATE_DT_B] = {s->state_v_heads, 1},
         [ROLE_STATE_NORM_W] = {s->state_v_dim, 1},
         [ROLE_STATE_O] = {s->dim, shape_state_v(s)},
+        [ROLE_Q_A] = {s->latent_query, s->dim},
+        [ROLE_LATENT_K] = {s->n_heads * latent, s->latent_key},
+        [ROLE_LATENT_V] = {s->n_heads * s->latent_value, latent},
     };
     CHECK(role < N_ROLES);
     *n = dims[role].n;

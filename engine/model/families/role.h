@@ -15,13 +15,13 @@ enum tensor_role {
     ROLE_PROJ_IN,      // [dim, embed_dim] (opt-350m)
     ROLE_NORM1_W,      // [dim] norm of the attention
     ROLE_NORM1_B,      // [dim]
-    ROLE_Q,            // [n_heads * head_dim, dim]
+    ROLE_Q,            // [n_heads * shape_query_dim(), dim or latent_query]
     ROLE_Q_B,          // [n_heads * head_dim]
     ROLE_K,            // [n_kv_heads * head_dim, dim]
     ROLE_K_B,          // [n_kv_heads * head_dim]
     ROLE_V,            // [n_kv_heads * head_dim, dim]
     ROLE_V_B,          // [n_kv_heads * head_dim]
-    ROLE_O,            // [dim, n_heads * head_dim]
+    ROLE_O,            // [dim, n_heads * shape_output_dim()]
     ROLE_O_B,          // [dim]
     ROLE_NORM2_W,      // [dim] norm of the MLP
     ROLE_NORM2_B,      // [dim]
@@ -37,8 +37,8 @@ enum tensor_role {
     ROLE_HEAD,         // [vocab, embed_dim], cut into slices
     ROLE_POST1_W,      // [dim] norm of the attention's output
     ROLE_POST2_W,      // [dim] norm of the MLP's output
-    ROLE_Q_NORM_W,     // [head_dim], or [n_heads * head_dim], see enum qk_norm
-    ROLE_K_NORM_W,     // [head_dim], or [n_kv_heads * head_dim]
+    ROLE_Q_NORM_W,     // [head_dim], or [n_heads * head_dim], see enum qk_norm; [latent_query]
+    ROLE_K_NORM_W,     // [head_dim], or [n_kv_heads * head_dim]; [latent]
     ROLE_SINKS,        // [n_heads] extra logits of the softmax, without a value
     ROLE_ROUTER,       // [n_experts, dim]
     ROLE_ROUTER_B,     // [n_experts]
@@ -62,6 +62,10 @@ enum tensor_role {
     ROLE_STATE_DT_B,   // [state_v_heads]
     ROLE_STATE_NORM_W, // [state_v_dim] norm of the state's output
     ROLE_STATE_O,      // [dim, state_v_heads * state_v_dim]
+    ROLE_Q_A,          // [latent_query, dim] of latent attention: what queries are made of
+    ROLE_LATENT_K, // [n_heads * latent, latent_key] of each head: query to latent (the numbers of
+                   // a key after rope_dim)
+    ROLE_LATENT_V, // [n_heads * latent_value, latent] of each head: latent to output
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))
@@ -82,6 +86,8 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer);
 /* 1: the logits of this matrix choose or weigh experts. Such a matrix is stored as in the file and
  * always multiplied in f32, because a wrong choice is no small error. */
 int role_is_choice(enum tensor_role role);
+/* 1: the role holds a matrix per head, one after the other in one matrix. */
+int role_is_heads(enum tensor_role role);
 /* 1: the role holds all experts, one after the other in one matrix or vector. */
 int role_is_experts(const struct shape *s, enum tensor_role role);
 /* Dimensions of the whole tensor: n outputs (rows, or vector elements), k inputs (vector: 1). */

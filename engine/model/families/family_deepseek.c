@@ -1,0 +1,99 @@
+/* engine/model/families/family_deepseek.c - deepseek_v3 (also Kimi K2), glm4_moe_lite
+ * (GLM-4.7-Flash), deepseek_v2 and mistral4: llama with latent attention, experts, a shared one,
+ * and first layers without. The first two have DeepSeek's router, the others a softmax; queries of
+ * mistral4 grow with their position.
+ *
+ * Owns: their tensor names. */
+#include "engine/model/families/family.h"
+#include "engine/model/families/family_names.h"
+#include "engine/model/families/rope.h"
+
+#include <string.h>
+
+#define LAYER                                                                                      \
+    HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_SECOND_NORM, HF_LATENT, HF_O,              \
+        HF_DENSE_MLP, HF_ROUTER, HF_CHOICE_BIAS, HF_SHARED_EXPERTS
+
+/* With one matrix of queries, or two. */
+static const struct family_names names[2] = {{"layers.", {LAYER, HF_LATENT_Q, HF_EXPERTS}},
+                                             {"layers.", {LAYER, HF_LATENT_Q_A, HF_EXPERTS}}};
+static const struct family_names names_all[2] = {
+    {"layers.", {LAYER, HF_LATENT_Q, HF_ALL_EXPERTS}},
+    {"layers.", {LAYER, HF_LATENT_Q_A, HF_ALL_EXPERTS}}};
+
+static enum err read(struct family_model *m, const struct source *s, const char *name,
+                     struct family_dialect *d)
+{
+    int64_t rank = 0;
+    int two = 0;
+    TRY(source_int(s, "q_lora_rank", 0, SHAPE_DIM_MAX, &rank, &two));
+    two = two && rank > 0;
+    d->hf = &names[two];
+    d->hf_experts = &names_all[two];
+    d->experts_key = "n_routed_experts";
+    d->expert_ffn_key = "moe_intermediate_size";
+    d->shared_count_key = "n_shared_experts";
+    d->latent = 1;
+    m->shape.gated = 1;
+    return family_read_dialect(m, s, name, d);
+}
+
+enum err family_deepseek_v3_read(struct family_model *m, const struct source *s, const char *name)
+{
+    struct family_dialect d = {.first_dense_key = "first_k_dense_replace",
+                               .route_alone = 1,
+                               .router = ROUTER_LOGISTIC | ROUTER_BIAS | ROUTER_KEYS,
+                               .tied = 0};
+    m->shape.n_groups = 8;
+    m->shape.n_groups_used = 4;
+    m->shape.route_scale = 2.5f;
+    return read(m, s, name, &d);
+}
+
+enum err family_glm4_moe_lite_read(struct family_model *m, const struct source *s, const char *name)
+{
+    struct family_dialect d = {.mlp_types = 1,
+                               .route_alone = 1,
+                               .router = ROUTER_LOGISTIC | ROUTER_BIAS | ROUTER_KEYS,
+                               .tied = 0};
+    m->shape.norm_eps = 1e-5f;
+    m->shape.route_scale = 1.8f;
+    return read(m, s, name, &d);
+}
+
+/* Note: transformers ignores norm_topk_prob here, and groups unless topk_method names them. */
+enum err family_deepseek_v2_read(struct family_model *m, const struct source *s, const char *name)
+{
+    struct family_dialect d = {
+        .first_dense_key = "first_k_dense_replace", .router = ROUTER_KEYS, .tied = 0};
+    char method[32] = "greedy";
+    TRY(family_str(s, name, "topk_method", method, sizeof method));
+    if (strcmp(method, "greedy") != 0)
+        return family_fail(s, name, "topk_method", "unsupported: %s (supported: greedy)", method);
+    TRY(read(m, s, name, &d));
+    m->shape.route_alone = m->shape.n_groups = m->shape.n_groups_used = 0;
+    return OK;
+}
+
+#define MISTRAL4_ORIGINAL 8192
+
+enum err family_mistral4_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const struct rope usual = {.kind = ROPE_YARN,
+                                      .theta = 1e4,
+                                      .partial = 1,
+                                      .factor = 128,
+                                      .original = MISTRAL4_ORIGINAL,
+                                      .beta_fast = 32,
+                                      .beta_slow = 1,
+                                      .mscale = 1,
+                                      .mscale_all_dim = 1,
+                                      .truncate = 1};
+    struct family_dialect d = {.first_dense_key = "first_k_dense_replace",
+                               .route_alone = 1,
+                               .router = ROUTER_KEYS,
+                               .rope = &usual,
+                               .tied = 0};
+    TRY(read(m, s, name, &d));
+    return family_growth(s, &m->shape, MISTRAL4_ORIGINAL);
+}
