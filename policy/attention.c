@@ -3,6 +3,10 @@
 
 #include "policy/rates.h"
 
+/* A state is updated in f32 without reuse of what is read: this much slower than matmuls. A guess
+ * until it is measured per machine; the bytes of decode, which are exact, are the larger part. */
+#define STATE_SLOWER 8
+
 /* Where positions are ranks: bytes that rotating a slot's keys writes and reads, beyond those of
  * attention. Measured rates of rows include them. */
 static double turned_bytes(const struct setting *set)
@@ -13,10 +17,30 @@ static double turned_bytes(const struct setting *set)
     return 2.0 * 4 * s->n_kv_heads * s->head_dim;
 }
 
+/* Layers with a state: all of it is read and written once a span, and updated by each token. */
+static double state_s(const struct setting *set, const struct load *l, int kind, double bytes_rate,
+                      double flops_rate)
+{
+    const struct kv_load *kv = &l->kv[kind];
+    const double pages = (double)(kv->pages_read + kv->pages_filled + kv->pages_over);
+    const double tokens = (double)(l->prompt_tokens + l->forced_tokens);
+    const double flops = 8.0 * shape_state_v(set->shape) * set->shape->state_k_dim;
+    return max_d(rate(pages * (double)set->costs->kv_page_bytes, bytes_rate),
+                 rate(tokens * flops, flops_rate));
+}
+
+static int is_state(const struct setting *set, int kind)
+{
+    return evict_kind(set->evict, kind).state > 0;
+}
+
 double attention_cpu_s(const struct setting *set, const struct load *l, int kind)
 {
     const struct kv_load *kv = &l->kv[kind];
     const struct shape *s = set->shape;
+    if (is_state(set, kind))
+        return state_s(set, l, kind, set->machine->ram_read.value,
+                       set->machine->matmul_flops.value / STATE_SLOWER);
     const struct model_rates *rates = &set->costs->rates;
     double slot = (double)set->costs->kv_page_bytes / PAGE_SLOTS;
     double flops = 4.0 * s->n_heads * s->head_dim * (double)kv->prompt_pairs;
@@ -34,8 +58,12 @@ double attention_cpu_s(const struct setting *set, const struct load *l, int kind
            rate((double)kv->slots * turned_bytes(set), set->machine->ram_read.value) + prompts_s;
 }
 
-double attention_device_s(const struct setting *set, const struct kv_load *kv)
+double attention_device_s(const struct setting *set, const struct load *l, int kind)
 {
+    const struct kv_load *kv = &l->kv[kind];
+    if (is_state(set, kind))
+        return state_s(set, l, kind, set->machine->device_read.value,
+                       set->machine->device_flops.value / STATE_SLOWER);
     const struct machine *m = set->machine;
     double slot = (double)set->costs->kv_page_bytes / PAGE_SLOTS, slots = (double)kv->slots;
     double pair_flops = 4.0 * set->shape->n_heads * set->shape->head_dim;

@@ -8,6 +8,6 @@
 #include "policy/pass.h"
 
 double attention_cpu_s(const struct setting *set, const struct load *l, int kind);
-double attention_device_s(const struct setting *set, const struct kv_load *kv);
+double attention_device_s(const struct setting *set, const struct load *l, int kind);
 
 #endif

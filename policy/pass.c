@@ -134,11 +134,12 @@ static void cost_apart(const struct pricing *p, const struct load *l, struct ste
     forced.prompts = 0;
     forced.prompt_tokens = 0;
     for (int kind = KV_MOST; kind < p->kinds; kind++) {
-        const struct kv_load prompts = {.prompt_pairs = l->kv[kind].prompt_pairs};
+        struct load prompts = {0};
+        prompts.kv[kind].prompt_pairs = l->kv[kind].prompt_pairs;
         const double pages = l->prompts > 0 ? (double)l->kv[kind].pages_filled : 0;
         forced.kv[kind].prompt_pairs = 0;
         c->kv[kind].attend = attention_cpu_s(set, &forced, kind);
-        c->kv[kind].prompts = attention_device_s(set, &prompts);
+        c->kv[kind].prompts = attention_device_s(set, &prompts, kind);
         kept += (p->decoded[kind][0] + p->decoded[kind][1]) * pages / plan->decoder;
     }
     c->to_cpu = rate((double)l->forced_tokens * (heads + kv) * cross.in +
@@ -175,7 +176,7 @@ static void cost_on_device(const struct pricing *p, const struct load *l, struct
         cost_apart(p, l, c);
     for (int kind = KV_MOST; kind < p->kinds; kind++)
         c->kv[kind].layer[0] = c->kv[kind].layer[1] =
-            c->before + attention_device_s(set, &l->kv[kind]) + c->after;
+            c->before + attention_device_s(set, l, kind) + c->after;
 }
 
 /* Transfers of a row's pages: its first pages, allocated when it enters, are contiguous; later ones

@@ -253,7 +253,8 @@ enum err explain_find_helps(struct explain *e, struct run *r)
         TRY(more_memory(&l, &ram));
         if (r->decision.plan.device) {
             TRY(more_memory(&l, &device));
-            TRY(attend_elsewhere(&l));
+            if (r->model->shape.state == STATE_NONE)
+                TRY(attend_elsewhere(&l));
         }
         TRY(faster_disk(&l));
     }

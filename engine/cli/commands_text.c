@@ -10,7 +10,7 @@
 #include "engine/model/dummy.h"
 #include "engine/model/families/family.h"
 
-#define VARIANTS_MAX  19
+#define VARIANTS_MAX  21
 #define VARIANT_BYTES 100
 
 /* Says how the experts of a token are chosen and weighed. */
@@ -53,6 +53,13 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     snprintf(out[n++], VARIANT_BYTES, "%s%s %s", norms[s->norm],
              s->bare_norm ? " without biases" : "", places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
+    if (s->state != STATE_NONE)
+        snprintf(out[n++], VARIANT_BYTES,
+                 "gated delta net (%d, %d heads, %d x %d) instead of attention in %d of %d layers",
+                 s->state_k_heads, s->state_v_heads, s->state_k_dim, s->state_v_dim,
+                 shape_states(s), s->n_layers);
+    if (s->query_gate)
+        snprintf(out[n++], VARIANT_BYTES, "attention's output times a logistic gate");
     if (s->n_experts > 0)
         put_router(out[n++], s);
     if (s->shared_dim > 0)
@@ -122,8 +129,13 @@ static void print_shape(const struct model *m)
     int64_t largest = 0;
     for (int i = 1; i < m->n_layers; i++)
         largest = max_i64(largest, m->layers[i].n_bytes);
+    const int states = shape_states(s);
     printf("layer       %.2f MiB the largest streamed; KV %lld bytes a token in bf16\n",
-           (double)largest / 1048576.0, (long long)(s->n_layers * shape_kv_numbers(s) * 2));
+           (double)largest / 1048576.0,
+           (long long)((s->n_layers - states) * shape_kv_numbers(s) * 2));
+    if (states > 0)
+        printf("state       %.2f MiB a row in f32, in %d layers\n",
+               (double)(states * shape_state_bytes(s)) / 1048576.0, states);
 }
 
 /* Tensors of the model file that the pack lacks; empty for a pack or a config. */

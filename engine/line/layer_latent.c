@@ -56,9 +56,9 @@ void latent_before(struct layer_work *w, const struct model_layer *l, const uint
 {
     const struct shape *s = w->shape;
     const int query = shape_query_dim(s), turned = s->rope_dim;
-    const struct projection q = {ROLE_Q, N_ROLES, w->attn, ACT_NONE, 0};
-    const struct projection first[] = {{ROLE_K, N_ROLES, w->k, ACT_NONE, 0},
-                                       {ROLE_Q_A, N_ROLES, w->v, ACT_NONE, 0}};
+    const struct projection q = {ROLE_Q, N_ROLES, w->attn, ACT_NONE, 0, 0};
+    const struct projection first[] = {{ROLE_K, N_ROLES, w->k, ACT_NONE, 0, 0},
+                                       {ROLE_Q_A, N_ROLES, w->v, ACT_NONE, 0, 0}};
     layer_project(w, l, weights, first, s->latent_query > 0 ? 2 : 1, x, m);
     norm_part(w, model_vector(l, ROLE_K_NORM_W, weights), w->k + turned, s->head_dim - turned,
               s->head_dim, m);

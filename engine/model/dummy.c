@@ -53,6 +53,10 @@ static const struct dummy_int {
     {"latent_key", SHAPE_DIM_MAX, 0, offsetof(struct shape, latent_key)},
     {"latent_value", SHAPE_DIM_MAX, 0, offsetof(struct shape, latent_value)},
     {"latent_query", SHAPE_DIM_MAX, 0, offsetof(struct shape, latent_query)},
+    {"state_k_heads", SHAPE_DIM_MAX, 0, offsetof(struct shape, state_k_heads)},
+    {"state_v_heads", SHAPE_DIM_MAX, 0, offsetof(struct shape, state_v_heads)},
+    {"state_k_dim", SHAPE_STATE_MAX, 0, offsetof(struct shape, state_k_dim)},
+    {"state_v_dim", SHAPE_STATE_MAX, 0, offsetof(struct shape, state_v_dim)},
     {"ffn", SHAPE_DIM_MAX, 1, offsetof(struct shape, ffn_dim)},
     {"experts", SHAPE_EXPERTS_MAX, 0, offsetof(struct shape, n_experts)},
     {"experts_used", SHAPE_EXPERTS_USED_MAX, 0, offsetof(struct shape, n_experts_used)},
@@ -82,6 +86,9 @@ static const struct dummy_family {
     {"deepseek_v3", 0, QK_NORM_NONE, ROUTER_LOGISTIC | ROUTER_BIAS, 0},
     {"glm4_moe_lite", 0, QK_NORM_NONE, ROUTER_LOGISTIC | ROUTER_BIAS, 0},
     {"minimax_m2", 0, QK_NORM_WHOLE, ROUTER_LOGISTIC | ROUTER_BIAS, 1},
+    {"qwen3_next", 0, QK_NORM_HEAD, 0, 0},
+    {"qwen3_5", 0, QK_NORM_HEAD, 0, 0},
+    {"qwen3_5_moe", 0, QK_NORM_HEAD, 0, 0},
     {"gpt_oss",
      QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) |
          ROLE_BIT(ROLE_DOWN_B) | ROLE_BIT(ROLE_ROUTER_B),
@@ -222,7 +229,9 @@ static enum err finish_shape(struct dummy_config *c)
     s->act = opt ? ACT_RELU : gemma2 ? ACT_GELU_TANH : ACT_SILU;
     s->gated = !opt;
     s->route_alone = s->n_experts > 0 && strcmp(s->family, "qwen2_moe") != 0;
-    s->shared_gate = s->shared_dim > 0 && strcmp(s->family, "qwen2_moe") == 0;
+    const int states =
+        strncmp(s->family, "qwen3_5", 7) == 0 || strcmp(s->family, "qwen3_next") == 0;
+    s->shared_gate = s->shared_dim > 0 && (states || strcmp(s->family, "qwen2_moe") == 0);
     if (s->n_experts > 0) {
         s->route_logistic = (family->router & ROUTER_LOGISTIC) != 0;
         s->route_bias = (family->router & ROUTER_BIAS) != 0;
@@ -240,6 +249,8 @@ static enum err finish_shape(struct dummy_config *c)
         family_gemma2_shape(s);
     if (strcmp(s->family, "gpt_oss") == 0)
         family_gpt_oss_shape(s);
+    if (states)
+        family_qwen3_next_shape(s);
     family_windows_end(s);
     rope_fill_plain(s, 0, c->rope_theta);
     const char *bad = shape_check(s);
@@ -296,10 +307,13 @@ static enum err dummy_vector(void *impl, enum tensor_role role, int layer, int n
     const uint64_t norms = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) |
                            ROLE_BIT(ROLE_FINAL_NORM_W) | ROLE_BIT(ROLE_POST1_W) |
                            ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
-                           ROLE_BIT(ROLE_K_NORM_W);
-    const int weight = (norms & ROLE_BIT(role)) != 0;
+                           ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_STATE_NORM_W);
+    const float x = norms & ROLE_BIT(role)    ? 1.0f
+                    : role == ROLE_STATE_CONV ? 0.25f
+                    : role == ROLE_STATE_A    ? -1.0f
+                                              : 0.0f;
     for (int i = 0; i < n; i++)
-        out[i] = weight ? 1.0f : 0.0f;
+        out[i] = x;
     return OK;
 }
 

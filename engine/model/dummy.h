@@ -4,7 +4,8 @@
  * Owns: the config's keys and the generator. Refuses: tokenizers (rows then need token ids). File:
  * flat `key = value` lines, # starts a comment. Keys: family (llama or opt), dim, layers, heads,
  * ffn, vocab, context; optional kv_heads (heads), head_dim (dim / heads), rope_dim (the family's),
- * latent_key, latent_value, latent_query (policy/shape.h), tied (0 or 1; 1), rope_theta (10000),
+ * latent_key, latent_value, latent_query, state_k_heads, state_v_heads, state_k_dim, state_v_dim
+ * (policy/shape.h), tied (0 or 1; 1), rope_theta (10000),
  * norm_eps (1e-5). */
 #ifndef ENGINE_MODEL_DUMMY_H
 #define ENGINE_MODEL_DUMMY_H
@@ -13,7 +14,8 @@
 
 /* 1 if the file is a model config: its name ends in ".cfg". */
 int dummy_is_config(const char *path);
-/* A provider of bf16 weights (normal, see dummy_numbers.h), norms of 1 and biases of 0. A number
+/* A provider of bf16 weights (normal, see dummy_numbers.h), norms of 1 and biases of 0; decays
+ * of -1 and taps of 1 / 4 in layers with a state. A number
  * depends only on its tensor and position: same file, same bytes, on every machine. ERR_INPUT names
  * file and line, or key. */
 enum err dummy_open(struct pack_provider *p, const char *path);

@@ -652,7 +652,7 @@ enum err family_check_keys(const struct source *s, const char *family, const cha
 
 static enum err unsupported(const struct source *s, const char *key, const char *what)
 {
-    char have[320] = "";
+    char have[640] = "";
     size_t at = 0;
     for (int i = 0; i < N_FAMILIES && at < sizeof have; i++)
         if (i == 0 || strcmp(families[i].name, families[i - 1].name) != 0) // one has two rows

@@ -252,6 +252,9 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
 void family_gemma2_shape(struct shape *shape);
 /* The same for gpt-oss. */
 void family_gpt_oss_shape(struct shape *shape);
+/* The same for qwen3_next and its kin: states as published in all but every fourth layer; sizes
+ * that are set stay. */
+void family_qwen3_next_shape(struct shape *shape);
 /* Gives all layers a window but each every-th (0: all of them). */
 void family_windows(struct shape *shape, int window, int every);
 /* Removes windows at least as long as the context, which mask nothing. Until then a window tells

@@ -50,6 +50,19 @@ static const struct family_names names_moe = {"layers.", {LAYER, STATE_3_5, SHAR
 static const struct family_names names_moe_all = {"layers.",
                                                   {LAYER, STATE_3_5, SHARED, HF_ALL_EXPERTS}};
 
+void family_qwen3_next_shape(struct shape *s)
+{
+    s->state = STATE_DELTA;
+    s->query_gate = 1;
+    s->state_k_heads = s->state_k_heads > 0 ? s->state_k_heads : 16;
+    s->state_v_heads = s->state_v_heads > 0 ? s->state_v_heads : 32;
+    s->state_k_dim = s->state_k_dim > 0 ? s->state_k_dim : 128;
+    s->state_v_dim = s->state_v_dim > 0 ? s->state_v_dim : 128;
+    s->state_taps = 4;
+    for (int i = 0; i < s->n_layers; i++)
+        s->layer_state[i] = (i + 1) % EVERY != 0;
+}
+
 /* Which layers have a state: all but every fourth, or as listed. */
 static enum err read_layers(const struct source *s, struct shape *shape)
 {
@@ -83,11 +96,7 @@ static enum err read_state(const struct source *s, struct shape *shape)
         {"linear_key_head_dim", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_dim)},
         {"linear_value_head_dim", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_dim)},
         {"linear_conv_kernel_dim", SHAPE_TAPS_MAX, KEY_OPTIONAL, FIELD(state_taps)}};
-    shape->state = STATE_DELTA;
-    shape->state_k_heads = 16;
-    shape->state_v_heads = 32;
-    shape->state_k_dim = shape->state_v_dim = 128;
-    shape->state_taps = 4;
+    family_qwen3_next_shape(shape);
     TRY(family_ints(s, "", keys, sizeof keys / sizeof *keys, shape));
     const int dims[] = {shape->state_k_dim, shape->state_v_dim};
     for (int i = 0; i < 2; i++)
@@ -146,7 +155,7 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     TRY(family_flag(s, "", "attention_bias", &biases));
     if (biases)
         return family_fail(s, "", "attention_bias", "unsupported in %s models", shape->family);
-    shape->gated = shape->query_gate = 1;
+    shape->gated = 1;
     shape->shared_gate = !dense;
     shape->qk_norm = QK_NORM_HEAD;
     shape->head_dim = 256;
