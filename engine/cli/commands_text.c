@@ -30,6 +30,20 @@ static void put_router(char out[VARIANT_BYTES], const struct shape *s)
         snprintf(out + n, VARIANT_BYTES - (size_t)n, ", x %g", (double)s->route_scale);
 }
 
+static void put_state(char *out, const struct shape *s)
+{
+    snprintf(out, VARIANT_BYTES,
+             "gated delta net (%d, %d heads, %d x %d) instead of attention in %d of %d layers",
+             s->state_k_heads, s->state_v_heads, s->state_k_dim, s->state_v_dim, shape_states(s),
+             s->n_layers);
+}
+
+static void put_windows(char *out, const struct shape *s, int windows)
+{
+    snprintf(out, VARIANT_BYTES, "a window of %d tokens in %d of %d layers", shape_window(s),
+             windows, s->n_layers);
+}
+
 /* Names the parts of a layer that differ between models. */
 static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES])
 {
@@ -54,10 +68,7 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
              s->bare_norm ? " without biases" : "", places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
     if (s->state != STATE_NONE)
-        snprintf(out[n++], VARIANT_BYTES,
-                 "gated delta net (%d, %d heads, %d x %d) instead of attention in %d of %d layers",
-                 s->state_k_heads, s->state_v_heads, s->state_k_dim, s->state_v_dim,
-                 shape_states(s), s->n_layers);
+        put_state(out[n++], s);
     if (s->query_gate)
         snprintf(out[n++], VARIANT_BYTES, "attention's output times a logistic gate");
     if (s->n_experts > 0)
@@ -97,8 +108,7 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     if (s->attn_scale > 0)
         snprintf(out[n++], VARIANT_BYTES, "attention scores x %g", (double)s->attn_scale);
     if (windows > 0)
-        snprintf(out[n++], VARIANT_BYTES, "a window of %d tokens in %d of %d layers",
-                 shape_window(s), windows, s->n_layers);
+        put_windows(out[n++], s, windows);
     if (s->attn_softcap > 0)
         snprintf(out[n++], VARIANT_BYTES, "attention scores capped at %g", (double)s->attn_softcap);
     if (s->sinks)

@@ -98,8 +98,6 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     const int norms = s->norm_place != NORM_OF_BRANCH;
     const int norm2 = norms && s->branches != BRANCHES_SHARE_NORM;
     const int posts = s->norm_place == NORM_OF_BRANCH || s->norm_place == NORM_AROUND;
-    if (STATE_ROLES & ROLE_BIT(role))
-        return need_if(s->state != STATE_NONE);
     switch (role) {
     case ROLE_POS:
         return need_if(s->position == POSITION_LEARNED);
@@ -165,7 +163,7 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_DOWN_B:
         return ROLE_OPTIONAL;
     default:
-        return ROLE_REQUIRED;
+        return STATE_ROLES & ROLE_BIT(role) ? need_if(s->state != STATE_NONE) : ROLE_REQUIRED;
     }
 }
 
@@ -210,15 +208,36 @@ int role_is_choice(enum tensor_role role)
     return role == ROLE_ROUTER || role == ROLE_SHARE;
 }
 
+struct role_size {
+    int n, k;
+};
+
+static struct role_size state_dims(const struct shape *s, enum tensor_role role)
+{
+    const int keys = s->state_k_heads * s->state_k_dim;
+    const struct role_size dims[N_ROLES] = {
+        [ROLE_STATE_Q] = {keys, s->dim},
+        [ROLE_STATE_K] = {keys, s->dim},
+        [ROLE_STATE_V] = {shape_state_v(s), s->dim},
+        [ROLE_STATE_Z] = {shape_state_v(s), s->dim},
+        [ROLE_STATE_BETA] = {s->state_v_heads, s->dim},
+        [ROLE_STATE_DT] = {s->state_v_heads, s->dim},
+        [ROLE_STATE_CONV] = {shape_state_qkv(s) * s->state_taps, 1},
+        [ROLE_STATE_A] = {s->state_v_heads, 1},
+        [ROLE_STATE_DT_B] = {s->state_v_heads, 1},
+        [ROLE_STATE_NORM_W] = {s->state_v_dim, 1},
+        [ROLE_STATE_O] = {s->dim, shape_state_v(s)},
+    };
+    return dims[role];
+}
+
 void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
 {
     const int q_dim = s->n_heads * shape_query_dim(s), kv_dim = s->n_kv_heads * s->head_dim;
     const int latent = s->head_dim - s->rope_dim, is_latent = s->latent_key > 0;
     const int one = s->qk_norm == QK_NORM_HEAD; // one weight vector for all heads
     const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
-    const struct {
-        int n, k;
-    } dims[N_ROLES] = {
+    const struct role_size dims[N_ROLES] = {
         [ROLE_EMBED] = {s->vocab, s->embed_dim},
         [ROLE_POS] = {s->context + s->position_offset, s->dim},
         [ROLE_PROJ_IN] = {s->dim, s->embed_dim},
@@ -266,24 +285,14 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_SHARE] = {1, s->dim},
         [ROLE_CHOICE_B] = {s->n_experts, 1},
         [ROLE_Q_GATE] = {q_dim, s->dim},
-        [ROLE_STATE_Q] = {s->state_k_heads * s->state_k_dim, s->dim},
-        [ROLE_STATE_K] = {s->state_k_heads * s->state_k_dim, s->dim},
-        [ROLE_STATE_V] = {shape_state_v(s), s->dim},
-        [ROLE_STATE_Z] = {shape_state_v(s), s->dim},
-        [ROLE_STATE_BETA] = {s->state_v_heads, s->dim},
-        [ROLE_STATE_DT] = {s->state_v_heads, s->dim},
-        [ROLE_STATE_CONV] = {shape_state_qkv(s) * s->state_taps, 1},
-        [ROLE_STATE_A] = {s->state_v_heads, 1},
-        [ROLE_STATE_DT_B] = {s->state_v_heads, 1},
-        [ROLE_STATE_NORM_W] = {s->state_v_dim, 1},
-        [ROLE_STATE_O] = {s->dim, shape_state_v(s)},
         [ROLE_Q_A] = {s->latent_query, s->dim},
         [ROLE_LATENT_K] = {s->n_heads * latent, s->latent_key},
         [ROLE_LATENT_V] = {s->n_heads * s->latent_value, latent},
     };
     CHECK(role < N_ROLES);
-    *n = dims[role].n;
-    *k = dims[role].k;
+    const struct role_size size = STATE_ROLES & ROLE_BIT(role) ? state_dims(s, role) : dims[role];
+    *n = size.n;
+    *k = size.k;
 }
 
 int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k)

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Rows with a state of fixed size, of a gated delta net: state_run_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
+
+Wherever states are, however rows are batched, evicted from, sent back or resumed, and whatever becomes of a page: the same
+bytes. The numbers themselves are held to transformers' by family_golden.py.
+"""
+import os
+import random
+import re
+import signal
+import sys
+
+from trial import ALL_ON_DISK, H2O, HERE, Journal, difference, job_rows, pick, read, run_parts
+
+MODEL = """family = qwen3_5
+dim = 96
+layers = 8
+heads = 6
+kv_heads = 2
+head_dim = 32
+rope_dim = 8
+state_k_heads = 2
+state_v_heads = 4
+state_k_dim = 32
+state_v_dim = 48
+ffn = 128
+vocab = 3000
+context = 512
+"""
+SIM = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/sim_device.so")
+DEVICE = ["--device", f"{SIM}:7,20,0,{48 << 20}", "--mem-device", "16M"]
+TWO = ["--batch", "3", "--batches", "2"]
+
+
+class Job:
+    def __init__(self, tally, place, n, *flags, tokens=(8, 32)):
+        self.tally, self.place, self.flags = tally, place, flags
+        self.model = place.write("states.cfg", MODEL.encode())
+        self.source = place.rows("rows.jsonl", job_rows(n, 21, tokens=tokens))
+        self.want = b""
+        self.want = self.same("alone", "--batch", "1")
+
+    def args(self, out, *more):
+        return ("run", "-m", self.model, "-i", self.source, "-o", out, "--progress", "none", *self.flags, *more)
+
+    def same(self, what, *more, **env):
+        out = self.place.fresh()
+        done = self.place.sluice(*self.args(out, *more), **env)
+        self.tally.check(done.code == 0, f"{what}: exit {done.code}: {done.err[-300:]!r}")
+        self.tally.check(not self.want or read(out) == self.want, f"{what}: {difference(self.want, read(out))}")
+        self.err = done.err
+        return read(out)
+
+
+def places(tally, place, a):
+    """In RAM, on the disk and on a device; batches of any size; prompts in tiles; threads."""
+    for flags in pick(([],), ([], H2O, ["--kv-format", "q4"], ["--kv-format", "mixed", *H2O], ["--compute", "f32", "--kv-format", "f32"])):
+        job = Job(tally, place, 12, *flags)
+        job.same("two batches", *TWO, "-t", "2")
+        job.same("on the disk", *ALL_ON_DISK, *TWO)
+        job.same("prompts by the piece", *ALL_ON_DISK, "--batch", "4", "--batches", "2", "--prefill-tokens", "40")
+        job.same("half of it", "--percent", "0", "50", "0", "50", "0", "50", *TWO)
+        job.same("without sharing", "--share-prefixes", "off")
+    job = Job(tally, place, 12, *DEVICE)
+    job.same("in its RAM", "--percent", "0", "100", "0", "100", "0", "100", *TWO)
+    job.same("half of it, a device", *["--percent"], "50", "50", "50", "25", "50", "50", *TWO)
+    job.same("on the disk, a device", *ALL_ON_DISK, *TWO)
+    done = place.sluice(*job.args(place.fresh(), "--attn", "cpu"))
+    tally.check(done.code == 2 and "state of each row" in done.last(), f"--attn cpu: exit {done.code}: {done.last()}")
+
+
+def kills(tally, place, a):
+    """A killed job goes on from its tokens: the states are made again."""
+    job = Job(tally, place, 10, *TWO, tokens=(20, 60))
+    for n in range(pick(3, 20)):
+        out, r = place.fresh(), random.Random(1000 * a.seed + n)
+        for flags in ([], [*ALL_ON_DISK]):
+            p, wanted = place.start(job.args(out, *flags)), r.randrange(1, 40)
+            p.wait_for(lambda: Journal(out).live_tokens >= wanted or not p.running(), 20)
+            p.signal(signal.SIGKILL)
+            p.end(60)
+        done = place.sluice(*job.args(out))
+        tally.check(done.code == 0 and read(out) == job.want, f"kill {n}: exit {done.code}: {difference(job.want, read(out))}")
+
+
+def repairs(tally, place, a):
+    """A page of a state that changes on the disk costs its row another start, and no byte."""
+    job = Job(tally, place, 12, *TWO)
+    again = 0
+    for seed in range(a.seed, a.seed + pick(3, 20)):
+        job.same(f"flips, seed {seed}", "--percent", "0", "100", "0", "0", "0", "100", SLUICE_FAULT=f"seed={seed},read.flip=1/40")
+        again += len(re.findall(r"will be computed again", job.err))
+    tally.check(again > 0, "no flip was met")
+
+
+if __name__ == "__main__":
+    sys.exit(run_parts(__doc__, [places, kills, repairs]))
