@@ -58,9 +58,11 @@ enum dtype {
     DTYPE_F8_128,
     DTYPE_NF4,    // bitsandbytes: groups of 64 4-bit table codes, each with an f32 scale
     DTYPE_NF4_S8, // the same with 8-bit scales (kernels/dtype_nf4.h)
-    DTYPE_Q8,     // ours: groups of 64 along k (the last may be shorter): symmetric int8, f32 scale
-    DTYPE_Q4,     // ours: groups of 64 along k: unsigned 4-bit codes, f16 scale and f16 minimum
-    DTYPE_BF12,   // ours: lossless 12-bit bf16, in panels only, and only where bf12_fits()
+    DTYPE_B4_32,  // compressed-tensors: groups of 4-bit codes less 8, each with a bf16 scale
+    DTYPE_B4_128,
+    DTYPE_Q8,   // ours: groups of 64 along k (the last may be shorter): symmetric int8, f32 scale
+    DTYPE_Q4,   // ours: groups of 64 along k: unsigned 4-bit codes, f16 scale and f16 minimum
+    DTYPE_BF12, // ours: lossless 12-bit bf16, in panels only, and only where bf12_fits()
     N_DTYPES
 };
 

@@ -276,17 +276,19 @@ DTYPE_CLONES void blocks_decode_tq1_0(const uint8_t *blocks, int64_t n, float *r
     }
 }
 
+/* n bytes: d * (code - zero), the low halves, then the high halves. */
+static inline void less_zero(float d, int zero, const uint8_t *q, int n, float *restrict out)
+{
+    for (int j = 0; j < n; j++)
+        out[j] = d * (float)((q[j] & 15) - zero);
+    for (int j = 0; j < n; j++)
+        out[n + j] = d * (float)((q[j] >> 4) - zero);
+}
+
 static inline void decode_g4(const uint8_t *blocks, int64_t n, int group, float *restrict out)
 {
-    for (int64_t i = 0; i < n; i += group, blocks += 3 + group / 2, out += group) {
-        const float d = f16_at(blocks);
-        const int zero = blocks[2];
-        const uint8_t *q = blocks + 3;
-        for (int j = 0; j < group / 2; j++)
-            out[j] = d * (float)((q[j] & 15) - zero);
-        for (int j = 0; j < group / 2; j++)
-            out[group / 2 + j] = d * (float)((q[j] >> 4) - zero);
-    }
+    for (int64_t i = 0; i < n; i += group, blocks += 3 + group / 2, out += group)
+        less_zero(f16_at(blocks), blocks[2], blocks + 3, group / 2, out);
 }
 
 DTYPE_CLONES void blocks_decode_g4_32(const uint8_t *blocks, int64_t n, float *restrict out)
@@ -302,6 +304,25 @@ DTYPE_CLONES void blocks_decode_g4_64(const uint8_t *blocks, int64_t n, float *r
 DTYPE_CLONES void blocks_decode_g4_128(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     decode_g4(blocks, n, 128, out);
+}
+
+static inline void decode_b4(const uint8_t *blocks, int64_t n, int group, float *restrict out)
+{
+    uint16_t d;
+    for (int64_t i = 0; i < n; i += group, blocks += 2 + group / 2, out += group) {
+        memcpy(&d, blocks, sizeof d);
+        less_zero(bf16_to_f32(d), 8, blocks + 2, group / 2, out);
+    }
+}
+
+DTYPE_CLONES void blocks_decode_b4_32(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_b4(blocks, n, 32, out);
+}
+
+DTYPE_CLONES void blocks_decode_b4_128(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_b4(blocks, n, 128, out);
 }
 
 static inline void decode_f8(const uint8_t *blocks, int64_t n, int group, float *restrict out)

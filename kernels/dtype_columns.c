@@ -113,7 +113,7 @@ static void block_scales(enum dtype t, const struct column_format *f, const uint
         [DTYPE_TQ2_0] = {64, 0, 0},
     };
     const uint8_t *d = b + places[t].d, *scales = b + places[t].scales;
-    const int d_bytes = !columns_scale_is_wide(f->kind) ? 2 : f->kind == COLUMN_E8M0 ? 1 : 4;
+    const int d_bytes = columns_scale_bytes(f->kind);
     memcpy(column + d_bytes * row, d, (size_t)d_bytes);
     if (f->kind == COLUMN_ZERO)
         column[f->min_at + row] = d[2];
@@ -199,11 +199,16 @@ static inline void lanes_set(struct slice *s, int row, float scale, float min)
 
 static float column_scale(int kind, const uint8_t *column, int row)
 {
+    uint16_t h;
     float f;
     if (!columns_scale_is_wide(kind))
         return f16_at(column + 2 * row);
     if (kind == COLUMN_E8M0)
         return e8m0_half(column[row]);
+    if (kind == COLUMN_BF16) {
+        memcpy(&h, column + 2 * row, sizeof h);
+        return bf16_to_f32(h);
+    }
     memcpy(&f, column + 4 * row, sizeof f);
     return f;
 }

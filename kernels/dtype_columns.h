@@ -3,7 +3,7 @@
  * Owns: the position of each number in such a panel. Refuses: the order inside GGUF's own blocks.
  * A panel is a sequence of columns, one per block along k. A column holds that block of all 32 rows
  * in as many bytes as the 32 blocks have, in these parts:
- *   scale   f16 [32]; f8_*, nf4: f32; mxfp4: the exponent, a byte
+ *   scale   f16 [32]; b4_*: bf16; f8_*, nf4: f32; mxfp4: the exponent, a byte
  *   min     f16 [32], where the format has one; g4_*: the zero, a byte
  *   scales  the block's bytes that hold scales of parts, [bytes][32] (columns_part_scale)
  *   high    the bits of a code above its low bits: one per number in [slices][64] bytes, two per
@@ -31,6 +31,7 @@ enum column_kind {
     COLUMN_ZERO,    // g4_*: d * (code - zero)
     COLUMN_E4M3,    // f8_*: a code is an e4m3 number; f32 scale
     COLUMN_NF4,     // table codes; f32 scale
+    COLUMN_BF16,    // b4_*: as COLUMN_PLAIN; bf16 scale
 };
 
 /* THE list: X(NAME, name, block, bits of a code, bias subtracted from a code, kind, and the byte
@@ -55,7 +56,9 @@ enum column_kind {
     X(G4_128, g4_128, 128, 4, 0, COLUMN_ZERO, 64, 0, 0, 96)                                        \
     X(F8_32, f8_32, 32, 8, 0, COLUMN_E4M3, 0, 0, 0, 128)                                           \
     X(F8_128, f8_128, 128, 8, 0, COLUMN_E4M3, 0, 0, 0, 128)                                        \
-    X(NF4, nf4, 64, 4, 0, COLUMN_NF4, 0, 0, 0, 128)
+    X(NF4, nf4, 64, 4, 0, COLUMN_NF4, 0, 0, 0, 128)                                                \
+    X(B4_32, b4_32, 32, 4, 8, COLUMN_BF16, 0, 0, 0, 64)                                            \
+    X(B4_128, b4_128, 128, 4, 8, COLUMN_BF16, 0, 0, 0, 64)
 
 /* Tables of 4-bit codes: iq4_*, mxfp4 (doubled), nf4. */
 #define COLUMN_NL_NUMBERS -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
@@ -79,7 +82,12 @@ static inline int columns_low_bits(int bits)
 /* Kinds whose scale is not f16: a decoded number may be too small for a normal f32. */
 static inline int columns_scale_is_wide(int kind)
 {
-    return kind == COLUMN_E8M0 || kind == COLUMN_E4M3 || kind == COLUMN_NF4;
+    return kind == COLUMN_E8M0 || kind == COLUMN_E4M3 || kind == COLUMN_NF4 || kind == COLUMN_BF16;
+}
+
+static inline int columns_scale_bytes(int kind)
+{
+    return kind == COLUMN_E8M0 ? 1 : !columns_scale_is_wide(kind) || kind == COLUMN_BF16 ? 2 : 4;
 }
 
 static inline int columns_is_looked_up(int kind)

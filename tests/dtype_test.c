@@ -308,6 +308,10 @@ static float element_looked_up(enum dtype t, const uint8_t *b, int j)
     case DTYPE_G4_64:
     case DTYPE_G4_128:
         return f16_at(b) * (float)((b[3 + j % n] >> 4 * (j / n) & 15) - b[2]);
+    case DTYPE_B4_32:
+    case DTYPE_B4_128:
+        f = f32_of(u16_at(b) << 16);
+        return f * (float)((b[2 + j % n] >> 4 * (j / n) & 15) - 8);
     case DTYPE_F8_32:
     case DTYPE_F8_128:
         memcpy(&f, b, 4);
@@ -402,6 +406,7 @@ static uint8_t *row_random(enum dtype t, int64_t k)
         {DTYPE_NF4, {2, -1}},    {DTYPE_NF4_S8, {2, 6}},   {DTYPE_IQ1_S, {0, -1}},
         {DTYPE_IQ1_M, {54, -1}}, {DTYPE_IQ2_XXS, {0, -1}}, {DTYPE_IQ2_XS, {0, -1}},
         {DTYPE_IQ2_S, {0, -1}},  {DTYPE_IQ3_XXS, {0, -1}}, {DTYPE_IQ3_S, {0, -1}},
+        {DTYPE_B4_32, {0, -1}},  {DTYPE_B4_128, {0, -1}},
     };
     const int64_t n_bytes = dtype_row_bytes(t, k);
     const int block_bytes = dtype_info(t)->block_bytes;

@@ -18,6 +18,15 @@ fault("denormals of wide scales are lost", "kernels/cpu/decode_avx512.c",
 fault("a minimum of 0 has no sign", "kernels/cpu/decode_avx512.c",
       "const __m512i sign = _mm512_set1_epi32((int)0x80000000u);\n    uint8_t",
       "const __m512i sign = _mm512_set1_epi32(0);\n    uint8_t", SETS)
+fault("b4 is less 7", "kernels/dtype_blocks.c", "less_zero(bf16_to_f32(d), 8,", "less_zero(bf16_to_f32(d), 7,", PANELS)
+fault("scales of bf16 are f16 on AVX-512", "kernels/cpu/decode_avx512.c", "s->d[g] = lanes_bf16(column + 16 * g);",
+      "s->d[g] = lanes_f16(column + 16 * g);", SETS)
+fault("small scales of bf16 are plain", "kernels/cpu/decode_avx512.c", "? bf16_widen(_mm256_loadu_si256((const void *)(column + 32 * half)))",
+      "? _mm512_set1_ps(1)", SETS)
+fault("scales of bf16 are half on the device", "kernels/cuda/panel.cuh", "load_as<uint16_t>(column + 2 * r) << 16);",
+      "(load_as<uint16_t>(column + 2 * r) - 0x80) << 16);", CUDA)
+fault("a device's row of b4 is less 7", "kernels/cuda/rows.cu:b4_number", "half_byte(p + 2, i % n, n / 2) - 8",
+      "half_byte(p + 2, i % n, n / 2) - 7", "simt_rows_test")
 fault("NaN of e4m3 is a number", "kernels/dtype_columns.h", "(rest == 0x3f80 ? 0x4000 : 0)", "0", SETS)
 fault("mxfp4 looks up nf4 on the device", "kernels/cuda/panel.cuh",
       "kind == COLUMN_E8M0 ? mxfp4[i]", "kind == COLUMN_E8M0 ? nf4[i]", CUDA)
@@ -48,14 +57,24 @@ fault("a device's eight is the one before", "kernels/cuda/panel.cuh", "k0 % GRID
 fault("a device's row has no signs", "kernels/cuda/rows.cu:grid_row_number", "grid_number(t, &e, i % 8, d)",
       "grid_number(t, &e, i % 8, d) & 0x7fffffffu", "simt_rows_test")
 
-fault("gptq's zeros are as they are in the file", "engine/model/containers/quantized.c",
+fault("gptq's zeros are as they are in the file", "engine/model/containers/quantized_config.c",
       'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', READERS)
 fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", READERS)
+fault("zeros of packed rows are those of the first of eight", "engine/model/containers/quantized_rows.c",
+      "zeros[g - from] >> row % 8 * 4 & 15", "zeros[g - from] & 15", READERS)
+fault("packed rows have the later number first", "engine/model/containers/quantized_rows.c",
+      "halves_put(codes + i / 2, info->block, 1, out + head);", "halves_put(codes + i / 2, info->block, 0, out + head);", READERS)
+fault("weight_shape may be another", "engine/model/containers/quantized_compressed.c",
+      "codes->dims[0] != n ||\n        codes->dims[1] != ceil_div(k, 8)", "codes->dims[0] != n", READERS)
+fault("packed scales may be of fewer rows", "engine/model/containers/quantized_compressed.c", "|| (!is_one && t->dims[0] != n)", "",
+      READERS)
+fault("packed codes may be out of order", "engine/model/containers/quantized_compressed.c",
+      'return quantized_order(q, stem, ".weight_g_idx", k, as->scale_k);', "return OK;", READERS)
 fault("awq's rows are in order", "engine/model/containers/quantized_rows.c", "{0, 2, 4, 6, 1, 3, 5, 7};\n    for",
       "{0, 1, 2, 3, 4, 5, 6, 7};\n    for", READERS)
 fault("a band is that of another matrix", "engine/model/containers/quantized_rows.c", "if (q->band.of != t || at < 0", "if (at < 0",
       QUANTIZED + " --only packs")
-fault("scales of f32 are rounded to f16", "engine/model/containers/quantized_rows.c", "if (f16_to_f32(scale) != scales[i])",
+fault("scales of f32 are rounded to f16", "engine/model/containers/quantized_rows.c", "if ((is_bf16 ? bf16_to_f32(h) : f16_to_f32(h)) != scale)",
       "if (0)", READERS)
 fault("g_idx is not looked at", "engine/model/containers/quantized.c", "            if (is != i / group)\n".replace("            ", "        "),
       "        if (0)\n", READERS)

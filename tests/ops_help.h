@@ -98,6 +98,8 @@ static inline void scale_tame(enum dtype t, uint8_t *block)
         block[0] = (uint8_t)(125 + block[0] % 4);
     else if (t == DTYPE_F8_32 || t == DTYPE_F8_128)
         block[3] = 0x3b; // 2^-9 and above
+    else if (t == DTYPE_B4_32 || t == DTYPE_B4_128)
+        block[1] = 0x3b;
     else if (t == DTYPE_NF4)
         block[3] = 0x3f;
     else if (t == DTYPE_NF4_S8)

@@ -30,6 +30,8 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemm", "z
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 COMPRESSED = {"quant_method": "compressed-tensors", "format": "float-quantized",
               "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}
+PACKED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head", "re:.*embed.*"],
+          "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group"}}}}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 STATE = ".weight.quant_state.bitsandbytes__nf4"
 
@@ -86,6 +88,21 @@ def fp8_channel(r, n, k):
     return t, t[".weight"].astype(np.float32) * t[".weight_scale"].astype(np.float32)
 
 
+def packed(r, n, k, group=32, kind=ml_dtypes.bfloat16, zeros=False):
+    group = group or k
+    scales = (r.random((n, k // group)) * 0.02).astype(kind)
+    if kind == ml_dtypes.bfloat16 and not zeros:
+        scales[::3] *= np.float32(2.0**-90)  # that f16 cannot hold
+    t = {"packed": random_words(r, n, k // 8), "scale": scales, "shape": np.array([n, k])}
+    zero = np.int32(8)
+    if zeros:
+        t["scale"] += np.asarray(2.0**-13, kind)
+        t["zero_point"] = random_words(r, -(-n // 8), k // group)
+        zero = nibbles(t["zero_point"], 0)[:n].repeat(group, 1)
+    want = (nibbles(t["packed"], 1) - zero).astype(np.float32) * t["scale"].astype(np.float32).repeat(group, 1)
+    return {".weight_" + key: x for key, x in t.items()}, want
+
+
 def nf4(r, n, k, nested=False, own_map=False):
     packed = r.integers(0, 256, (n * k // 2, 1), np.uint8)
     state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [n, k]}
@@ -122,6 +139,12 @@ METHODS = {
     "gptq-32": (GPTQ, lambda r, n, k: gptq(r, n, k, 32)), "gptq-row": (GPTQ, lambda r, n, k: gptq(r, n, k, k)),
     "awq": (AWQ, awq), "awq-128": (AWQ, lambda r, n, k: awq(r, n, k, 128)),
     "fp8": (FP8, fp8), "fp8-channel": (COMPRESSED, fp8_channel),
+    "packed": (PACKED, packed), "packed-128": (PACKED, lambda r, n, k: packed(r, n, k, 128)),
+    "packed-row": (PACKED, lambda r, n, k: packed(r, n, k, 0)),
+    "packed-f16": (PACKED, lambda r, n, k: packed(r, n, k, 32, np.float16)),
+    "packed-f16-128": (PACKED, lambda r, n, k: packed(r, n, k, 128, np.float16)),
+    "packed-zeros": (PACKED, lambda r, n, k: packed(r, n, k, 32, zeros=True)),
+    "packed-zeros-64": (PACKED, lambda r, n, k: packed(r, n, k, 64, np.float16, zeros=True)),
     "nf4": (BNB, nf4), "nf4-nested": (BNB, nf4_nested), "nf4-own-map": (BNB, nf4_own_map),
 }
 
@@ -138,7 +161,7 @@ def write(folder, config, tensors):
 
 def read(path):
     """Metadata and tensors; numpy alone has no numbers of 8 bits to give the package."""
-    kinds = {"U8": np.uint8, "I32": np.int32, "F16": np.float16, "F32": np.float32, "BF16": ml_dtypes.bfloat16,
+    kinds = {"U8": np.uint8, "I32": np.int32, "I64": np.int64, "F16": np.float16, "F32": np.float32, "BF16": ml_dtypes.bfloat16,
              "F8_E4M3": E4M3}
     with open(path, "rb") as f:
         data = f.read()
@@ -270,6 +293,7 @@ def strangers(tally, place, a):
             ("a bias", "gptq", "self_attn.q_proj.bias", np.full(256, 2**-24, np.float16), False),
             ("a bias of awq", "awq", "self_attn.q_proj.bias", np.zeros(256, np.float16), False),
             ("a scale of inputs", "fp8", "mlp.up_proj.input_scale", np.ones(1, np.float32), True),
+            ("an order that is none", "packed", "mlp.up_proj.weight_g_idx", np.arange(256, dtype=np.int32) // 32, True),
             ("a scale of keys", "fp8-channel", "self_attn.k_scale", np.ones(1, np.float32), True),
             ("scales of nothing", "gptq", "self_attn.x_proj.scales", np.ones((2, 64), np.float16), False),
             ("a stranger", "nf4", "self_attn.x_proj.absmax", np.ones(64, np.float32), False)):
@@ -311,9 +335,11 @@ def lies():
     yield "blocks of 0", {**FP8, "weight_block_size": [128, 0]}, {}, "weight_block_size"
     yield "blocks of 48", {**FP8, "weight_block_size": [1, 48]}, {}, "weight_block_size: expected"
     yield "e5m2", {**FP8, "fmt": "e5m2"}, {}, "quantization_config.fmt: unsupported: e5m2 (supported: e4m3)"
-    yield "int4", {**COMPRESSED, "format": "pack-quantized"}, {}, "format: unsupported: pack-quantized (supported: float-q"
-    weights = {"num_bits": 4, "type": "int", "strategy": "group"}
-    yield "group", {**COMPRESSED, "config_groups": {"group_3": {"weights": weights}}}, {}, "group_3.weights.num_bits"
+    yield "sparse", {**PACKED, "format": "marlin-24"}, {}, "format: unsupported: marlin-24 (supported: float-quantized, pack"
+    weights = {"num_bits": 3, "type": "int", "strategy": "group"}
+    yield "group", {**COMPRESSED, "config_groups": {"group_3": {"weights": weights}}}, {}, "group_3.weights.num_bits: unsupported: 3 (supported: 4"
+    yield "rotated", {**PACKED, "transform_config": {"config_groups": {"u": {}}}}, {}, "transform_config: unsupported: present"
+    yield from lies_packed(r)
     yield "8 bits", {**BNB, "load_in_8bit": True}, {}, "quantization_config.load_in_8bit: unsupported: true"
     yield "fp4", {**BNB, "bnb_4bit_quant_type": "fp4"}, {}, "bnb_4bit_quant_type: unsupported: fp4 (supported: nf4)"
     yield "storage", {**BNB, "bnb_4bit_quant_storage": "bfloat16"}, {}, "bnb_4bit_quant_storage: unsupported"
@@ -365,6 +391,27 @@ def lies():
     yield "blocks of 8", {"quant_method": "mxfp4"}, change(blocks, "_blocks", np.ones((2, 3, 4, 8), np.uint8)), "[.., 16]"
 
 
+def lies_packed(r):
+    p, z = packed(r, 64, 256)[0], packed(r, 60, 256, zeros=True)[0]
+    for tail in ("scale", "shape"):
+        yield "no " + tail, PACKED, change(p, ".weight_" + tail, None), f".weight_{tail} is missing"
+    for what, shape in (("short", [64]), ("of bytes", np.ones(2, np.uint8)), ("of no rows", [0, 256]), ("far", [64, 2**40]),
+                        ("of less", [64, 128]), ("of more", [65, 256])):
+        message = {"short": "shape: expected [2] I64", "of bytes": "shape: expected [2] I64", "of no rows": "0 is no size",
+                   "far": "1099511627776 is no size", "of less": "packed: expected [64, 16] I32",
+                   "of more": "packed: expected [65, 32] I32"}[what]
+        yield "shape " + what, PACKED, change(p, ".weight_shape", np.array(shape)), message
+    for what, x in (("of rows", np.ones(64, np.float16)), ("7 groups", np.ones((64, 7), np.float16)), ("none", np.ones((64, 0), np.float16)),
+                    ("63 rows", np.ones((63, 8), np.float16)), ("of bytes", np.ones((64, 8), np.uint8))):
+        yield "scales, " + what, PACKED, change(p, ".weight_scale", x), "weight_scale: expected numbers, [64, groups]"
+    yield "groups of 16", PACKED, change(p, ".weight_scale", np.ones((64, 16), np.float16)), "unsupported: groups of 16"
+    yield "codes of bytes", PACKED, change(p, ".weight_packed", np.ones((64, 32), np.uint8)), "packed: expected [64, 32] I32"
+    yield "codes in a row", PACKED, change(p, ".weight_packed", random_words(r, 64 * 32)), "packed: expected [64, 32] I32"
+    yield "zeros short", PACKED, change(z, ".weight_zero_point", random_words(r, 7, 8)), "zero_point: expected [8, 8]"
+    order = np.random.default_rng(1).permutation(256).astype(np.int32) // 32
+    yield "packed out of order", PACKED, change(p, ".weight_g_idx", order), "unsupported: groups in the order of activations"
+
+
 def hostile(tally, place, a):
     """One clear line each, whatever does not agree."""
     for i, (what, config, tensors, message) in enumerate(lies()):
@@ -380,6 +427,9 @@ def unreadable(tally, place, a):
     r, name = np.random.default_rng(3), UP + ".weight"
     scales = np.full((2, 64), 1e-3, np.float32)
     cases = (("a scale that does not fit f16", GPTQ, {**gptq(r, 64, 256)[0], ".scales": scales}, name, "does not fit f16"),
+             ("of f32, packed", PACKED, {**packed(r, 64, 256)[0], ".weight_scale": scales.T}, name, "does not fit f16"),
+             ("of bf16, with zeros", PACKED, {**packed(r, 64, 256, zeros=True)[0], ".weight_scale": np.full(
+                 (64, 8), 1e-9, ml_dtypes.bfloat16)}, name, "a scale of 9.96806e-10 does not fit f16"),
              ("a scale of NaN", {"quant_method": "mxfp4"}, {"_blocks": np.zeros((2, 3, 4, 16), np.uint8),
               "_scales": np.full((2, 3, 4), 255, np.uint8)}, UP, "a scale is NaN"))
     for what, config, tensors, name, message in cases:

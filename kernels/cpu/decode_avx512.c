@@ -101,6 +101,18 @@ INLINE __m512 lanes_f16(const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_set_m128i(_mm_unpackhi_epi16(h, h), _mm_unpacklo_epi16(h, h)));
 }
 
+/* 16 numbers of bf16 as f32. */
+INLINE __m512 bf16_widen(__m256i h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+INLINE __m512 lanes_bf16(const uint8_t *p)
+{
+    const __m128i h = _mm_loadu_si128((const void *)p);
+    return bf16_widen(_mm256_set_m128i(_mm_unpackhi_epi16(h, h), _mm_unpacklo_epi16(h, h)));
+}
+
 INLINE __m512 lanes_f32(const uint8_t *p)
 {
     const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
@@ -129,6 +141,8 @@ INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct la
         s->m[g] = _mm512_setzero_ps();
         if (kind == COLUMN_E8M0)
             s->d[g] = lanes_e8m0(column + 8 * g);
+        else if (kind == COLUMN_BF16)
+            s->d[g] = lanes_bf16(column + 16 * g);
         else if (columns_scale_is_wide(kind))
             s->d[g] = lanes_f32(column + 32 * g);
         else
@@ -143,7 +157,8 @@ INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct la
 }
 
 /* 1: no number of a column with wide scales is a denormal f32, and no scale is too large for this
- * arithmetic. The least nonzero factors are 1 (mxfp4), 2^-9 (e4m3), 0.07 (nf4). */
+ * arithmetic. The least nonzero factors are 1 (mxfp4, b4), 2^-9 (e4m3), 0.07
+ * (nf4). */
 INLINE int scales_are_plain(int kind, const uint8_t *column)
 {
     if (kind == COLUMN_E8M0) {
@@ -153,7 +168,10 @@ INLINE int scales_are_plain(int kind, const uint8_t *column)
     }
     unsigned plain = 0xffff;
     for (int half = 0; half < 2; half++) {
-        const __m512 d = _mm512_abs_ps(_mm512_loadu_ps(column + 64 * half));
+        const __m512 all = kind == COLUMN_BF16
+                               ? bf16_widen(_mm256_loadu_si256((const void *)(column + 32 * half)))
+                               : _mm512_loadu_ps(column + 64 * half);
+        const __m512 d = _mm512_abs_ps(all);
         const unsigned inside = _mm512_cmp_ps_mask(d, _mm512_set1_ps(0x1p-100f), _CMP_GE_OQ) &
                                 _mm512_cmp_ps_mask(d, _mm512_set1_ps(0x1p100f), _CMP_LE_OQ);
         plain &= inside | _mm512_cmp_ps_mask(d, _mm512_setzero_ps(), _CMP_EQ_OQ);

@@ -190,6 +190,8 @@ DEVICE void slice_scales(const uint8_t *column, int slice, float *d, float *m)
     *m = -0.0f;
     if (KIND == COLUMN_E8M0)
         *d = e8m0_half(column[r]);
+    else if (KIND == COLUMN_BF16)
+        *d = __uint_as_float((uint32_t)load_as<uint16_t>(column + 2 * r) << 16);
     else if (columns_scale_is_wide(KIND))
         *d = load_as<float>(column + 4 * r);
     else

@@ -165,7 +165,7 @@ def safetensors_seeds():
 
 def checkpoint(config, tensors, data=b"\x5a"):
     """A part of config.json, a header, and data that repeats; tensors: (name, dtype, shape, bytes or None)."""
-    sizes, header, body = {"U8": 1, "F8_E4M3": 1, "F16": 2, "I32": 4, "F32": 4}, {}, b""
+    sizes, header, body = {"U8": 1, "F8_E4M3": 1, "F16": 2, "BF16": 2, "I32": 4, "F32": 4, "I64": 8}, {}, b""
     for name, dtype, shape, own in tensors:
         n = sizes[dtype]
         for d in shape:
@@ -193,6 +193,12 @@ def quantized_seeds():
     yield checkpoint({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups":
                       {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}},
                      [fp8, ("a.weight_scale", "F16", [3, 1], None)])
+    packed = [("a.weight_packed", "I32", [3, 8], None), ("a.weight_scale", "BF16", [3, 2], None),
+              ("a.weight_shape", "I64", [2], struct.pack("<2q", 3, 64))]
+    compressed = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
+                  {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}}
+    yield checkpoint(compressed, packed)
+    yield checkpoint(compressed, packed + [("a.weight_zero_point", "I32", [1, 2], None), ("a.weight_g_idx", "I32", [64], groups)])
     for nested in (False, True):
         state = {"quant_type": "nf4", "blocksize": 64, "shape": [2, 256]}
         state |= {"nested_blocksize": 256, "nested_offset": 0.5} if nested else {}

@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
-"""Makes small quantised matrices and notes what the libraries that define them decode: quantized.py [OUT]
+"""Makes small quantised matrices and notes what the libraries that define them decode:
+quantized.py [--out FILE] [CASE...]
 
-Needs torch, transformers, safetensors, bitsandbytes, compressed-tensors, auto-gptq and autoawq; those who
-read the goldens need none of them. OUT (data/quantized.safetensors) holds the tensors as CASE/NAME;
-its metadata, per case, quantization_config, the name and shape of the matrix, and the SHA-256 of its f32
-numbers, zeros without sign: transformers' MXFP4 knows -0, GGUF's, whose layout rows have here, does not.
+Cases that are not named stay as they are in FILE (data/quantized.safetensors); each needs its own library
+(LIBRARIES) beside torch, those who read the goldens need none. FILE holds the tensors as CASE/NAME; its
+metadata, per case, quantization_config, the name and shape of the matrix, the versions of the libraries, and
+the SHA-256 of its f32 numbers, zeros without sign: transformers' MXFP4 knows -0, GGUF's, whose layout rows
+have here, does not.
 """
+import argparse
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
-import sys
+import zlib
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-WHEELS = ("torch", "transformers", "bitsandbytes", "compressed-tensors", "auto-gptq", "autoawq")
+LIBRARIES = {"gptq": "auto-gptq", "awq": "autoawq", "fp8": "compressed-tensors", "nf4": "bitsandbytes",
+             "mxfp4": "transformers", "packed": "compressed-tensors"}  # by the first word of a case
 NAME = "model.layers.0.mlp.up_proj"
 
 
@@ -82,6 +87,36 @@ def fp8(strategy, scale, n=33, k=256):
     return config, {f"{NAME}.weight": weight, f"{NAME}.weight_scale": scale}, f"{NAME}.weight", want
 
 
+def compressed(form, tensors, **weights):
+    """A matrix of compressed-tensors; its scales as f32, so that nothing is rounded to less."""
+    from compressed_tensors.compressors.base import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights))
+    wide = {key: x.float() if key == "weight_scale" and x.dtype.itemsize == 2 else x for key, x in tensors.items()}
+    want = BaseCompressor.load_from_registry(form).decompress(wide, scheme)["weight"]
+    config = {"quant_method": "compressed-tensors", "format": form, "ignore": ["lm_head", "re:.*self_attn.*"],
+              "config_groups": {"group_0": {"weights": weights, "input_activations": None, "targets": ["Linear"]}},
+              "quantization_status": "compressed"}
+    return config, {f"{NAME}.{key}": x for key, x in tensors.items()}, f"{NAME}.weight", want
+
+
+def packed(bits, group, scales=torch.bfloat16, symmetric=True, n=40, k=384):
+    from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+
+    codes, groups = torch.randint(-2**(bits - 1), 2**(bits - 1), (n, k), dtype=torch.int8), k // group if group else 1
+    scale = torch.rand(n, groups) * 0.02
+    scale[::5] *= 2.0**(-20 if scales == torch.bfloat16 else -9)
+    tensors = {"weight_packed": pack_to_int32(codes, bits), "weight_scale": scale.to(scales),
+               "weight_shape": torch.tensor([n, k])}
+    if not symmetric:
+        zeros = torch.randint(-2**(bits - 1), 2**(bits - 1), (n, groups), dtype=torch.int8)
+        tensors["weight_zero_point"] = pack_to_int32(zeros, bits, packed_dim=0).contiguous()
+        tensors["weight_scale"] = (torch.rand(n, groups) * 0.02 + 1e-4).to(scales)
+    return compressed("pack-quantized", tensors, num_bits=bits, type="int", symmetric=symmetric,
+                      **({"strategy": "group", "group_size": group} if group else {"strategy": "channel"}))
+
+
 def fp8_blocks(n=132, k=320):
     from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
 
@@ -115,32 +150,50 @@ def mxfp4(n_experts=2, n=24, k=96):
     return {"quant_method": "mxfp4"}, {f"{name}_blocks": blocks, f"{name}_scales": scales}, name, want
 
 
-def cases():
-    yield "gptq-32", gptq(32)
-    yield "gptq-64", gptq(64)
-    yield "gptq-128", gptq(128)
-    yield "gptq-row", gptq(-1, k=384)
-    yield "awq-32", awq(32)
-    yield "awq-128", awq(128)
-    yield "fp8-tensor", fp8("tensor", torch.tensor([0.0123]))
-    yield "fp8-channel", fp8("channel", (torch.rand(33, 1) * 0.01).bfloat16())
-    yield "fp8-blocks", fp8_blocks()
-    yield "nf4", nf4(False)
-    yield "nf4-nested", nf4(True)
-    yield "mxfp4", mxfp4()
+CASES = {
+    "gptq-32": lambda: gptq(32),
+    "gptq-64": lambda: gptq(64),
+    "gptq-128": lambda: gptq(128),
+    "gptq-row": lambda: gptq(-1, k=384),
+    "awq-32": lambda: awq(32),
+    "awq-128": lambda: awq(128),
+    "fp8-tensor": lambda: fp8("tensor", torch.tensor([0.0123])),
+    "fp8-channel": lambda: fp8("channel", (torch.rand(33, 1) * 0.01).bfloat16()),
+    "fp8-blocks": fp8_blocks,
+    "nf4": lambda: nf4(False),
+    "nf4-nested": lambda: nf4(True),
+    "mxfp4": mxfp4,
+    "packed-32": lambda: packed(4, 32),
+    "packed-128": lambda: packed(4, 128),
+    "packed-row": lambda: packed(4, 0),
+    "packed-f16-32": lambda: packed(4, 32, torch.float16),
+    "packed-f16-128": lambda: packed(4, 128, torch.float16),
+    "packed-zeros-32": lambda: packed(4, 32, symmetric=False),
+    "packed-zeros-128": lambda: packed(4, 128, torch.float16, symmetric=False, n=44),
+}
 
 
 def main():
-    out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(HERE, "data", "quantized.safetensors")
-    torch.manual_seed(20261123)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", default=os.path.join(HERE, "data", "quantized.safetensors"))
+    parser.add_argument("cases", nargs="*", metavar="CASE", choices=[[], *CASES])
+    a = parser.parse_args()
     notes, tensors = {}, {}
-    for case, (config, named, name, want) in cases():
+    if os.path.exists(a.out):
+        with safe_open(a.out, "pt") as f:
+            notes = json.loads(f.metadata()["cases"])
+            tensors = {key: f.get_tensor(key) for key in f.keys()}
+    for case in a.cases or CASES:
+        torch.manual_seed(zlib.crc32(case.encode()))
+        config, named, name, want = CASES[case]()
         numbers = (want.float().contiguous() + 0.0).numpy()  # -0 + 0 is +0
         notes[case] = {"config": config, "name": name, "shape": list(numbers.shape),
-                       "sha256": hashlib.sha256(numbers.tobytes()).hexdigest()}
+                       "sha256": hashlib.sha256(numbers.tobytes()).hexdigest(),
+                       "versions": {wheel: importlib.metadata.version(wheel)
+                                    for wheel in ("torch", LIBRARIES[case.split("-")[0]])}}
+        tensors = {key: x for key, x in tensors.items() if not key.startswith(case + "/")}
         tensors.update({f"{case}/{key}": x.contiguous() for key, x in named.items()})
-    versions = {wheel: importlib.metadata.version(wheel) for wheel in WHEELS}
-    save_file(tensors, out, {"cases": json.dumps(notes), "versions": json.dumps(versions)})
+    save_file(tensors, a.out, {"cases": json.dumps(notes)})
 
 
 if __name__ == "__main__":

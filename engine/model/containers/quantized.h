@@ -1,16 +1,20 @@
 /* engine/model/containers/quantized.h - matrices that a safetensors checkpoint stores as separate
  * codes and scales, as ordinary tensors.
  *
- * Owns: the known methods of quantization_config (GPTQ, AWQ, FP8, bitsandbytes, MXFP4), the list of
- * their matrices under the unquantised names, and the conversion of the files' tensors to rows in a
- * format of kernels/dtype.h. Numbers are those that the reference computes in f32; nothing is
- * rounded, and numbers without an exact form are refused. Refuses: model families.
+ * Owns: the known methods of quantization_config (GPTQ, AWQ, FP8, bitsandbytes, MXFP4,
+ * compressed-tensors), the list of their matrices under the unquantised names, and the conversion
+ * of the files' tensors to rows in a format of kernels/dtype.h. Numbers are those that the
+ * reference computes in f32; nothing is rounded, and numbers without an exact form are refused.
+ * Refuses: model families.
  *
  * Tensors of each method and the rows' format (n outputs, k inputs):
  *   gptq        NAME.qweight i32 [k / 8, n], .qzeros [groups, n / 8], .scales [groups, n], .g_idx
  *   awq         NAME.qweight i32 [k, n / 8], .qzeros [groups, n / 8], .scales [groups, n]   g4_*
- *   fp8, fbgemm_fp8, compressed-tensors (float-quantized)
+ *   fp8, fbgemm_fp8, compressed-tensors
  *               NAME.weight e4m3 [n, k], NAME.weight_scale or .weight_scale_inv             f8_*
+ *   compressed-tensors
+ *               NAME.weight_packed i32 [n, k / 8], .weight_scale [n, groups], .weight_shape,
+ *               .weight_zero_point i32 [n / 8, groups] if asymmetric           b4_*, q4_0, g4_*
  *   bitsandbytes  NAME.weight u8 [n * k / 2, 1], .absmax, .quant_map, .quant_state...       nf4
  *   mxfp4       NAME_blocks u8 [.., n, k / 32, 16], NAME_scales u8 [.., n, k / 32]
  * mxfp4 */

@@ -4,14 +4,25 @@
 
 #include "engine/model/containers/quantized.h"
 
-enum quantized_method { METHOD_GPTQ, METHOD_AWQ, METHOD_FP8, METHOD_NF4, METHOD_MXFP4 };
+#define QUANTIZED_NAME_BYTES 512
+
+enum quantized_method {
+    METHOD_GPTQ,
+    METHOD_AWQ,
+    METHOD_FP8,
+    METHOD_NF4,
+    METHOD_MXFP4,
+    METHOD_COMPRESSED, // of a checkpoint: its matrices are METHOD_FP8 or METHOD_PACKED
+    METHOD_PACKED,
+};
 
 /* One matrix. */
 struct quantized_tensor {
     struct source_tensor t; // as a family sees it; name is owned, file is -1
     enum quantized_method method;
-    const struct source_tensor *codes, *scales, *zeros; // borrowed from hf; zeros: gptq, awq
-    int64_t scale_n, scale_k; // rows and numbers along k that share a scale
+    const struct source_tensor *codes, *scales; // borrowed from hf
+    const struct source_tensor *zeros;          // likewise; NULL: none
+    int64_t scale_n, scale_k;                   // rows and numbers along k that share a scale
     /* nf4 with quantised scales: map[code] * nested[i / 256] + offset. */
     const struct source_tensor *nested; // NULL: scales are f32
     float *map;                         // owned: [256]; NULL: nf4_scale_number()'s table
@@ -32,6 +43,30 @@ struct quantized {
         uint8_t *rows; // owned
     } band;
 };
+
+/* The method of quantization_config, and what the files of a method leave open. */
+enum err quantized_config(struct quantized *q);
+
+/* STEM + tail, or NULL. */
+const struct source_tensor *quantized_beside(const struct quantized *q, const char *stem,
+                                             const char *tail);
+/* NAME without its tail; NULL: another tail, or too long. */
+const char *quantized_stem(const struct source_tensor *t, const char *tail,
+                           char stem[QUANTIZED_NAME_BYTES]);
+int quantized_is(const struct quantized *q, const struct source_tensor *t, const char *format);
+/* The tensor STEM + tail, which must have this format ("": any plain numbers) and shape. */
+enum err quantized_need(const struct quantized *q, const char *stem, const char *tail,
+                        const char *format, int64_t n, int64_t k, const struct source_tensor **out);
+/* Groups of `group` numbers stand in the order of k: .g_idx says nothing else. */
+enum err quantized_order(const struct quantized *q, const char *stem, const char *tail, int64_t k,
+                         int64_t group);
+/* g4_* for groups of this length along k: the largest whose groups divide them; N_DTYPES: none. */
+enum dtype quantized_g4(int64_t group);
+
+/* Adds the matrix of t to the list, if t is its FP8 codes. */
+enum err quantized_fp8_add(struct quantized *q, const struct source_tensor *t);
+/* Likewise for each kind of codes of compressed-tensors (quantized_compressed.c). */
+enum err quantized_compressed_add(struct quantized *q, const struct source_tensor *t);
 
 /* Rows [first, first + n) in the format of q->t. */
 enum err quantized_rows(struct quantized *q, const struct quantized_tensor *t, int64_t first,

@@ -44,6 +44,33 @@ static enum err numbers_read(const struct quantized *q, const struct source_tens
     return OK;
 }
 
+/* Writes the scale of a group and, where the format has one, its zero: the head of a block. */
+static enum err head_put(const struct quantized *q, const struct quantized_tensor *t, int64_t row,
+                         float scale, int zero, uint8_t *block)
+{
+    const int is_bf16 = t->t.dtype == DTYPE_B4_32 || t->t.dtype == DTYPE_B4_128;
+    const uint16_t h = is_bf16 ? f32_to_bf16(scale) : f32_to_f16(scale);
+    if ((is_bf16 ? bf16_to_f32(h) : f16_to_f32(h)) != scale)
+        return quantized_fail(q, t->scales->name,
+                              "row %lld: unsupported: a scale of %g does not fit %s",
+                              (long long)row, (double)scale, is_bf16 ? "bf16" : "f16");
+    memcpy(block, &h, sizeof h);
+    if (!is_bf16 && t->t.dtype != DTYPE_Q4_0)
+        block[2] = (uint8_t)(zero & 15); // 16 wraps to 0, as in the libraries
+    return OK;
+}
+
+/* Codes of a block: neighbours share a byte in the file, the one of `high` (0 or 1) in the upper
+ * half; in a row the first half of the numbers is in the lower halves. */
+static void halves_put(const uint8_t *codes, int block, int high, uint8_t *out)
+{
+    const uint8_t *second = codes + block / 4;
+    for (int i = 0; i < block / 2; i++) {
+        const int shift = i % 2 == high ? 4 : 0;
+        out[i] = (uint8_t)((codes[i / 2] >> shift & 15) | (second[i / 2] >> shift & 15) << 4);
+    }
+}
+
 /* ---- GPTQ and AWQ ---- */
 
 /* Writes scale and zero of every group of the band's rows to the heads of their blocks. */
@@ -63,18 +90,11 @@ static enum err band_heads(struct quantized *q, const struct quantized_tensor *t
                 TRY(numbers_read(q, t->scales, g * n + row, some, scales));
                 TRY(codes_read(q, t->zeros, (g * n + row) / 2, some / 2, zeros));
             }
-            const uint16_t scale = f32_to_f16(scales[i]);
-            if (f16_to_f32(scale) != scales[i])
-                return quantized_fail(q, t->scales->name,
-                                      "row %lld: unsupported: a scale of %g does not fit f16",
-                                      (long long)row, (double)scales[i]);
             const int nibble = q->method == METHOD_AWQ ? awq_order[i % 8] : i % 8;
             const int zero = (int)(zeros[i / 8] >> 4 * nibble & 15) + q->zero_add;
             uint8_t *block = q->band.rows + r * row_bytes + g * blocks * info->block_bytes;
-            for (int64_t b = 0; b < blocks; b++, block += info->block_bytes) {
-                memcpy(block, &scale, sizeof scale);
-                block[2] = (uint8_t)(zero & 15); // 16 wraps to 0, as in the libraries
-            }
+            for (int64_t b = 0; b < blocks; b++, block += info->block_bytes)
+                TRY(head_put(q, t, row, scales[i], zero, block));
         }
     return OK;
 }
@@ -162,7 +182,7 @@ static enum err group_rows(struct quantized *q, const struct quantized_tensor *t
     return OK;
 }
 
-/* ---- FP8, nf4, MXFP4: the files store rows ---- */
+/* ---- the others, whose files store rows ---- */
 
 static enum err fp8_row(const struct quantized *q, const struct quantized_tensor *t, int64_t row,
                         const uint8_t *codes, uint8_t *out)
@@ -198,11 +218,7 @@ static enum err nf4_row(const struct quantized *q, const struct quantized_tensor
             memcpy(out, &scales[b % 64], 4);
             out += 4;
         }
-        for (int i = 0; i < 32; i++) { // neighbours share a byte in the file, the first one high
-            const int first = codes[i / 2] >> (i % 2 ? 0 : 4) & 15;
-            const int second = codes[16 + i / 2] >> (i % 2 ? 0 : 4) & 15;
-            out[i] = (uint8_t)(first | second << 4);
-        }
+        halves_put(codes, 64, 0, out);
     }
     return OK;
 }
@@ -220,11 +236,29 @@ static enum err mxfp4_row(const struct quantized *q, const struct quantized_tens
             return quantized_fail(q, t->scales->name, "row %lld: a scale is NaN (255)",
                                   (long long)row);
         out[0] = scales[b % 64];
-        for (int i = 0; i < 16; i++) { // neighbours share a byte in the file, the first one low
-            const int first = codes[i / 2] >> (i % 2 ? 4 : 0) & 15;
-            const int second = codes[8 + i / 2] >> (i % 2 ? 4 : 0) & 15;
-            out[1 + i] = (uint8_t)(first | second << 4);
+        halves_put(codes, 32, 1, out + 1);
+    }
+    return OK;
+}
+
+static enum err packed_row(const struct quantized *q, const struct quantized_tensor *t, int64_t row,
+                           const uint8_t *codes, uint8_t *out)
+{
+    const struct dtype_info *info = dtype_info(t->t.dtype);
+    const int64_t k = k_of(t), n_groups = k / t->scale_k;
+    const int head = info->block_bytes - info->block / 2;
+    uint32_t zeros[64] = {0};
+    float scales[64];
+    for (int64_t i = 0; i < k; i += info->block, out += info->block_bytes) {
+        const int64_t g = i / t->scale_k, from = g / 64 * 64, some = min_i64(64, n_groups - from);
+        if (g == from && i % t->scale_k == 0) {
+            TRY(numbers_read(q, t->scales, row / t->scale_n * n_groups + from, (int)some, scales));
+            if (t->zeros)
+                TRY(codes_read(q, t->zeros, (row / 8 * n_groups + from) * 4, some * 4, zeros));
         }
+        const int zero = t->zeros ? zeros[g - from] >> row % 8 * 4 & 15 : 8;
+        TRY(head_put(q, t, row, scales[g - from], zero, out));
+        halves_put(codes + i / 2, info->block, 1, out + head);
     }
     return OK;
 }
@@ -232,7 +266,7 @@ static enum err mxfp4_row(const struct quantized *q, const struct quantized_tens
 enum err quantized_rows(struct quantized *q, const struct quantized_tensor *t, int64_t first,
                         int64_t n, uint8_t *out)
 {
-    if (t->zeros)
+    if (t->method == METHOD_GPTQ || t->method == METHOD_AWQ)
         return group_rows(q, t, first, n, out);
     const int64_t codes_bytes = t->method == METHOD_FP8 ? k_of(t) : k_of(t) / 2;
     uint8_t *codes = malloc((size_t)codes_bytes);
@@ -240,9 +274,10 @@ enum err quantized_rows(struct quantized *q, const struct quantized_tensor *t, i
     for (int64_t row = first; e == OK && row < first + n; row++, out += row_bytes_of(t)) {
         e = codes_read(q, t->codes, row * codes_bytes, codes_bytes, codes);
         if (e == OK)
-            e = (t->method == METHOD_FP8   ? fp8_row
-                 : t->method == METHOD_NF4 ? nf4_row
-                                           : mxfp4_row)(q, t, row, codes, out);
+            e = (t->method == METHOD_FP8      ? fp8_row
+                 : t->method == METHOD_NF4    ? nf4_row
+                 : t->method == METHOD_PACKED ? packed_row
+                                              : mxfp4_row)(q, t, row, codes, out);
     }
     free(codes);
     return e;

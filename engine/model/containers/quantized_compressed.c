@@ -1,0 +1,88 @@
+/* engine/model/containers/quantized_compressed.c - matrices of compressed-tensors: their tensors.
+ *
+ * Owns: which of the formats a matrix has. Refuses: FP8 (quantized.c), numbers (quantized_rows.c).
+ * Note: a checkpoint may have several formats side by side, and each tensor tells its own; the
+ * lists of modules in the configuration (targets, ignore) say nothing more. */
+#include "engine/model/containers/quantized_impl.h"
+
+#include <string.h>
+
+/* NAME.weight_shape is [n, k]. */
+static enum err shape_read(const struct quantized *q, const char *stem, int64_t shape[2])
+{
+    const struct source_tensor *t = quantized_beside(q, stem, ".weight_shape");
+    int32_t words[4];
+    if (!t)
+        return quantized_fail(q, stem, ".weight_shape is missing");
+    const int is_long = quantized_is(q, t, "I64");
+    if ((!is_long && !quantized_is(q, t, "I32")) || t->n_dims != 1 || t->dims[0] != 2)
+        return quantized_fail(q, t->name, "expected [2] I64 or I32");
+    TRY(safetensors_read(&q->hf->weights, t, 0, t->n_bytes, words));
+    if (is_long)
+        memcpy(shape, words, sizeof words);
+    for (int i = 0; i < 2; i++) {
+        shape[i] = is_long ? shape[i] : words[i];
+        if (shape[i] < 1 || shape[i] > INT32_MAX)
+            return quantized_fail(q, t->name, "%lld is no size", (long long)shape[i]);
+    }
+    return OK;
+}
+
+/* Codes less 8 (zeros: less a zero of each group): what holds scales of this format. */
+static enum dtype packed_dtype(const struct quantized_tensor *as)
+{
+    const int64_t group = as->scale_k;
+    if (group % 32 != 0)
+        return N_DTYPES;
+    if (!as->zeros && as->scales->dtype == DTYPE_BF16)
+        return group % 128 == 0 ? DTYPE_B4_128 : DTYPE_B4_32;
+    return !as->zeros && group % 64 != 0 ? DTYPE_Q4_0 : quantized_g4(group);
+}
+
+/* Scales of groups or of rows [n, groups], or one of all numbers. */
+static enum err packed_scales(const struct quantized *q, const char *stem,
+                              struct quantized_tensor *as)
+{
+    const int64_t n = as->t.dims[0], k = as->t.dims[1];
+    const struct source_tensor *t = quantized_beside(q, stem, ".weight_scale");
+    if (!t)
+        return quantized_fail(q, stem, ".weight_scale is missing");
+    const int is_one = t->n_dims == 1 && t->dims[0] == 1;
+    const int64_t groups = is_one ? 1 : t->n_dims == 2 ? t->dims[1] : 0;
+    if (t->dtype == N_DTYPES || groups < 1 || k % groups != 0 || (!is_one && t->dims[0] != n))
+        return quantized_fail(q, t->name, "expected numbers, [%lld, groups]", (long long)n);
+    as->scales = t;
+    as->scale_n = is_one ? n : 1;
+    as->scale_k = k / groups;
+    if (quantized_beside(q, stem, ".weight_zero_point"))
+        TRY(quantized_need(q, stem, ".weight_zero_point", "I32", ceil_div(n, 8), groups,
+                           &as->zeros));
+    return quantized_order(q, stem, ".weight_g_idx", k, as->scale_k);
+}
+
+static enum err packed_add(struct quantized *q, const struct source_tensor *codes)
+{
+    char stem[QUANTIZED_NAME_BYTES];
+    struct quantized_tensor as = {.method = METHOD_PACKED, .codes = codes, .t = {.n_dims = 2}};
+    if (!quantized_stem(codes, ".weight_packed", stem))
+        return OK;
+    TRY(shape_read(q, stem, as.t.dims));
+    const int64_t n = as.t.dims[0], k = as.t.dims[1];
+    if (codes->n_dims != 2 || !quantized_is(q, codes, "I32") || codes->dims[0] != n ||
+        codes->dims[1] != ceil_div(k, 8))
+        return quantized_fail(q, codes->name, "expected [%lld, %lld] I32, eight codes of 4 bits",
+                              (long long)n, (long long)ceil_div(k, 8));
+    TRY(packed_scales(q, stem, &as));
+    as.t.dtype = packed_dtype(&as);
+    if (as.t.dtype == N_DTYPES)
+        return quantized_fail(q, codes->name,
+                              "unsupported: groups of %lld (supported: multiples of 32)",
+                              (long long)as.scale_k);
+    return quantized_keep(q, as, stem, ".weight");
+}
+
+enum err quantized_compressed_add(struct quantized *q, const struct source_tensor *t)
+{
+    TRY(quantized_fp8_add(q, t));
+    return packed_add(q, t);
+}
