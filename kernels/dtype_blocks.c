@@ -20,6 +20,7 @@ static inline float f16_at(const uint8_t *p)
 static const float nl_numbers[16] = {COLUMN_NL_NUMBERS};
 static const float mxfp4_numbers[16] = {COLUMN_MXFP4_NUMBERS};
 static const float nf4_numbers[16] = {COLUMN_NF4_NUMBERS};
+static const float e2m1_numbers[16] = {COLUMN_E2M1_NUMBERS};
 
 /* Decodes n bytes to 2 n numbers: the low halves, then the high halves. */
 static inline void looked_up(const float numbers[16], float d, const uint8_t *q, int n,
@@ -352,6 +353,31 @@ DTYPE_CLONES void blocks_decode_nf4(const uint8_t *blocks, int64_t n, float *res
         memcpy(&d, blocks, sizeof d);
         looked_up(nf4_numbers, d, blocks + 4, 32, out);
     }
+}
+
+static inline void decode_nv4(const uint8_t *blocks, int64_t n, int block, float *restrict out)
+{
+    const int parts = block / 16;
+    float factor;
+    for (int64_t i = 0; i < n; i += block, blocks += 4 + parts + block / 2) {
+        memcpy(&factor, blocks, sizeof factor);
+        for (int part = 0; part < parts; part++, out += 16) {
+            const uint8_t *q = blocks + 4 + parts + part % (parts / 2) * 16;
+            const float d = e4m3_scaled(blocks[4 + part], factor);
+            for (int j = 0; j < 16; j++)
+                out[j] = d * e2m1_numbers[q[j] >> (part < parts / 2 ? 0 : 4) & 15];
+        }
+    }
+}
+
+DTYPE_CLONES void blocks_decode_nv4_64(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_nv4(blocks, n, 64, out);
+}
+
+DTYPE_CLONES void blocks_decode_nv4_256(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_nv4(blocks, n, 256, out);
 }
 
 /* As a row in dtype_nf4.h. */

@@ -110,7 +110,7 @@ static void block_scales(enum dtype t, const struct column_format *f, const uint
     } places[N_DTYPES] = {
         [DTYPE_Q2_K] = {80, 0, 16}, [DTYPE_Q3_K] = {108, 96, 12},  [DTYPE_Q4_K] = {0, 4, 12},
         [DTYPE_Q5_K] = {0, 4, 12},  [DTYPE_Q6_K] = {208, 192, 16}, [DTYPE_IQ4_XS] = {0, 2, 6},
-        [DTYPE_TQ2_0] = {64, 0, 0},
+        [DTYPE_TQ2_0] = {64, 0, 0}, [DTYPE_NV4_64] = {0, 4, 4},    [DTYPE_NV4_256] = {0, 4, 16},
     };
     const uint8_t *d = b + places[t].d, *scales = b + places[t].scales;
     const int d_bytes = columns_scale_bytes(f->kind);
@@ -168,12 +168,16 @@ void columns_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, u
 static const float nl_numbers[16] = {COLUMN_NL_NUMBERS};
 static const float mxfp4_numbers[16] = {COLUMN_MXFP4_NUMBERS};
 static const float nf4_numbers[16] = {COLUMN_NF4_NUMBERS};
+static const float e2m1_numbers[16] = {COLUMN_E2M1_NUMBERS};
 
 static const float *numbers_of(int kind)
 {
     if (!columns_is_looked_up(kind))
         return NULL;
-    return kind == COLUMN_E8M0 ? mxfp4_numbers : kind == COLUMN_NF4 ? nf4_numbers : nl_numbers;
+    return kind == COLUMN_E8M0   ? mxfp4_numbers
+           : kind == COLUMN_NF4  ? nf4_numbers
+           : kind == COLUMN_E2M1 ? e2m1_numbers
+                                 : nl_numbers;
 }
 
 /* The state of decoding a slice, lane by lane: number i = d * (code i - bias) + m; COLUMN_ZERO: d *
@@ -231,6 +235,10 @@ static void slice_scales(const struct column_format *f, const uint8_t *scales, i
 {
     for (int r = 0; r < PANEL_ROWS; r++) {
         int scale, min;
+        if (f->kind == COLUMN_E2M1) {
+            lanes_set(s, r, e4m3_scaled(scales[slice * PANEL_ROWS + r], s->scale[r]), -0.0f);
+            continue;
+        }
         columns_part_scale(f->kind, scales + r, slice, &scale, &min);
         lanes_set(s, r, s->scale[r] * (float)scale, f->min_at ? -(s->min[r] * (float)min) : -0.0f);
     }

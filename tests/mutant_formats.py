@@ -27,9 +27,19 @@ fault("scales of bf16 are half on the device", "kernels/cuda/panel.cuh", "load_a
       "(load_as<uint16_t>(column + 2 * r) - 0x80) << 16);", CUDA)
 fault("a device's row of b4 is less 7", "kernels/cuda/rows.cu:b4_number", "half_byte(p + 2, i % n, n / 2) - 8",
       "half_byte(p + 2, i % n, n / 2) - 7", "simt_rows_test")
+fault("a factor below 0 multiplies", "kernels/dtype_columns.h:e4m3_scaled", "factor < 0 ? f / -factor", "factor < 0 ? f * -factor",
+      PANELS, QUANTIZED + " --only libraries")
+fault("a factor below 0 multiplies on AVX-512", "kernels/cpu/decode_avx512.c", "_mm512_mask_div_ps(d, divides, scale,",
+      "_mm512_mask_mul_ps(d, divides, scale,", SETS)
+fault("a factor below 0 multiplies on the device", "kernels/cuda/panel.cuh", "*d < 0 ? scale / -*d : scale * *d;",
+      "scale * *d;", CUDA)
+fault("a scale of nv4 is that of the first 16", "kernels/dtype_columns.c", "scales[slice * PANEL_ROWS + r], s->scale[r]",
+      "scales[r], s->scale[r]", PANELS)
+fault("nv4 looks up mxfp4's doubled numbers on the device", "kernels/cuda/panel.cuh", "? 0.5f * mxfp4[i]", "? mxfp4[i]", CUDA)
+fault("a device's row of nv4 has one scale", "kernels/cuda/rows.cu:nv4_number", "p[4 + i % n / 16]", "p[4]", "simt_rows_test")
 fault("NaN of e4m3 is a number", "kernels/dtype_columns.h", "(rest == 0x3f80 ? 0x4000 : 0)", "0", SETS)
 fault("mxfp4 looks up nf4 on the device", "kernels/cuda/panel.cuh",
-      "kind == COLUMN_E8M0 ? mxfp4[i]", "kind == COLUMN_E8M0 ? nf4[i]", CUDA)
+      "kind == COLUMN_E8M0   ? mxfp4[i]", "kind == COLUMN_E8M0   ? nf4[i]", CUDA)
 fault("a digit of tq1_0 is that before", "kernels/cuda/panel.cuh", "last ? 0 : s < 10 ? s / 2 : s - 10",
       "last ? 0 : s < 10 ? s / 2 : s - 11", CUDA)
 fault("the odd codes of two bits are the even ones", "kernels/cuda/panel.cuh", "low.y = low.x >> 16;", "low.y = low.x;",
@@ -65,11 +75,20 @@ fault("zeros of packed rows are those of the first of eight", "engine/model/cont
 fault("packed rows have the later number first", "engine/model/containers/quantized_rows.c",
       "halves_put(codes + i / 2, info->block, 1, out + head);", "halves_put(codes + i / 2, info->block, 0, out + head);", READERS)
 fault("weight_shape may be another", "engine/model/containers/quantized_compressed.c",
-      "codes->dims[0] != n ||\n        codes->dims[1] != ceil_div(k, 8)", "codes->dims[0] != n", READERS)
+      "codes->dims[0] != n || codes->dims[1] != ceil_div(k, 8)", "codes->dims[0] != n", READERS)
 fault("packed scales may be of fewer rows", "engine/model/containers/quantized_compressed.c", "|| (!is_one && t->dims[0] != n)", "",
       READERS)
 fault("packed codes may be out of order", "engine/model/containers/quantized_compressed.c",
       'return quantized_order(q, stem, ".weight_g_idx", k, as->scale_k);', "return OK;", READERS)
+fault("modelopt divides", "engine/model/containers/quantized_compressed.c", "    if (divides)\n", "    if (1)\n", READERS)
+fault("compressed-tensors multiplies", "engine/model/containers/quantized_compressed.c", "    if (divides)\n", "    if (0)\n",
+      READERS)
+fault("any number is a factor", "engine/model/containers/quantized_compressed.c", "isnormal(*factor) && *factor > 0", "1", READERS)
+fault("a scale of e4m3 may be NaN", "engine/model/containers/quantized_rows.c", "if ((scales[j] & 127) == 127)", "if (0)", READERS)
+fault("hf_quant_config.json is not read", "engine/model/containers/hf.c", '"hf_quant_config.json", &found', '"hf_quant_config", &found',
+      QUANTIZED + " --only apart")
+fault("modelopt may scale what goes in", "engine/model/containers/quantized_config.c", "    if (i == N - 1)\n        return modelopt_config(q);\n",
+      "    (void)modelopt_config;\n    if (i == N - 1)\n        return OK;\n", READERS)
 fault("awq's rows are in order", "engine/model/containers/quantized_rows.c", "{0, 2, 4, 6, 1, 3, 5, 7};\n    for",
       "{0, 1, 2, 3, 4, 5, 6, 7};\n    for", READERS)
 fault("a band is that of another matrix", "engine/model/containers/quantized_rows.c", "if (q->band.of != t || at < 0", "if (at < 0",

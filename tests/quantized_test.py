@@ -32,6 +32,13 @@ COMPRESSED = {"quant_method": "compressed-tensors", "format": "float-quantized",
               "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}}
 PACKED = {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head", "re:.*embed.*"],
           "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group"}}}}
+NVFP4 = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+         "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "float", "strategy": "tensor_group"}}}}
+MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+MIXED = {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {
+    "group_0": {"format": "pack-quantized", **PACKED["config_groups"]["group_0"]},
+    "group_1": {"format": "nvfp4-pack-quantized", **NVFP4["config_groups"]["group_0"]},
+    "group_2": {"format": "float-quantized", **COMPRESSED["config_groups"]["group_0"]}}}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
 STATE = ".weight.quant_state.bitsandbytes__nf4"
 
@@ -103,6 +110,31 @@ def packed(r, n, k, group=32, kind=ml_dtypes.bfloat16, zeros=False):
     return {".weight_" + key: x for key, x in t.items()}, want
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+
+def nvfp4(r, n, k, divides=True):
+    """compressed-tensors divides scales by their factor, modelopt multiplies them."""
+    codes, scale, factor = r.integers(0, 256, (n, k // 2), np.uint8), e4m3(r, n, k // 16), r.random(1, np.float32) + np.float32(0.1)
+    numbers = E2M1[np.stack([codes & 15, codes >> 4], 2).reshape(n, k)]
+    d = scale.astype(np.float32) / factor if divides else scale.astype(np.float32) * factor
+    names = ("_packed", "_scale", "_global_scale") if divides else ("", "_scale", "_scale_2")
+    parts = codes, scale, factor if divides else factor.reshape(())
+    return {".weight" + name: x for name, x in zip(names, parts)}, d.repeat(16, 1) * numbers
+
+
+def packed_mxfp4(r, n, k):
+    codes, scale = r.integers(0, 256, (n, k // 2), np.uint8), r.integers(100, 140, (n, k // 32), np.uint8)
+    numbers = E2M1[np.stack([codes & 15, codes >> 4], 2).reshape(n, k)]
+    want = np.exp2(scale.astype(np.float32) - 127).repeat(32, 1) * numbers
+    return {".weight_packed": codes, ".weight_scale": scale}, want
+
+
+def mixed(r, n, k):
+    """Each module has another format than its neighbours."""
+    return (packed, nvfp4, fp8_channel, packed_mxfp4, packed)[r.integers(0, 5)](r, n, k)
+
+
 def nf4(r, n, k, nested=False, own_map=False):
     packed = r.integers(0, 256, (n * k // 2, 1), np.uint8)
     state = {"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [n, k]}
@@ -145,6 +177,8 @@ METHODS = {
     "packed-f16-128": (PACKED, lambda r, n, k: packed(r, n, k, 128, np.float16)),
     "packed-zeros": (PACKED, lambda r, n, k: packed(r, n, k, 32, zeros=True)),
     "packed-zeros-64": (PACKED, lambda r, n, k: packed(r, n, k, 64, np.float16, zeros=True)),
+    "nvfp4": (NVFP4, nvfp4), "modelopt": (MODELOPT, lambda r, n, k: nvfp4(r, n, k, False)),
+    "mxfp4": ({**NVFP4, "format": "mxfp4-pack-quantized"}, packed_mxfp4), "mixed": (MIXED, mixed),
     "nf4": (BNB, nf4), "nf4-nested": (BNB, nf4_nested), "nf4-own-map": (BNB, nf4_own_map),
 }
 
@@ -239,8 +273,8 @@ def libraries(tally, place, a):
 def definitions(tally, place, a):
     """Each method by its definition, small and long enough for several bands of rows."""
     for seed, (name, (config, make)) in enumerate(METHODS.items()):
-        for n, k in ((72, 256), (200, 384), (4600, 4096))[:pick(2, 3)]:
-            if k > 400 and name not in ("gptq", "awq"):
+        for n, k in ((72, 256), (200, 384), (4600, 4096), (64, 192))[:pick(2, 4)]:
+            if (k > 400 and name not in ("gptq", "awq", "nvfp4")) or (k == 192 and name not in ("nvfp4", "packed")):
                 continue
             tensors, want = make(np.random.default_rng(seed), n, k)
             folder = place.at(f"{name}-{n}")
@@ -340,6 +374,7 @@ def lies():
     yield "group", {**COMPRESSED, "config_groups": {"group_3": {"weights": weights}}}, {}, "group_3.weights.num_bits: unsupported: 3 (supported: 4"
     yield "rotated", {**PACKED, "transform_config": {"config_groups": {"u": {}}}}, {}, "transform_config: unsupported: present"
     yield from lies_packed(r)
+    yield from lies_nvfp4(r)
     yield "8 bits", {**BNB, "load_in_8bit": True}, {}, "quantization_config.load_in_8bit: unsupported: true"
     yield "fp4", {**BNB, "bnb_4bit_quant_type": "fp4"}, {}, "bnb_4bit_quant_type: unsupported: fp4 (supported: nf4)"
     yield "storage", {**BNB, "bnb_4bit_quant_storage": "bfloat16"}, {}, "bnb_4bit_quant_storage: unsupported"
@@ -405,11 +440,30 @@ def lies_packed(r):
                     ("63 rows", np.ones((63, 8), np.float16)), ("of bytes", np.ones((64, 8), np.uint8))):
         yield "scales, " + what, PACKED, change(p, ".weight_scale", x), "weight_scale: expected numbers, [64, groups]"
     yield "groups of 16", PACKED, change(p, ".weight_scale", np.ones((64, 16), np.float16)), "unsupported: groups of 16"
-    yield "codes of bytes", PACKED, change(p, ".weight_packed", np.ones((64, 32), np.uint8)), "packed: expected [64, 32] I32"
+    yield "codes of i16", PACKED, change(p, ".weight_packed", np.ones((64, 32), np.int16)), "packed: expected two dimensions of I32 or U8"
+    yield "codes of fp4", PACKED, change(p, ".weight_packed", np.ones((64, 128), np.uint8)), "weight_scale: is BF16, expected F8_E4M3"
     yield "codes in a row", PACKED, change(p, ".weight_packed", random_words(r, 64 * 32)), "packed: expected [64, 32] I32"
     yield "zeros short", PACKED, change(z, ".weight_zero_point", random_words(r, 7, 8)), "zero_point: expected [8, 8]"
     order = np.random.default_rng(1).permutation(256).astype(np.int32) // 32
     yield "packed out of order", PACKED, change(p, ".weight_g_idx", order), "unsupported: groups in the order of activations"
+
+
+def lies_nvfp4(r):
+    c, m = nvfp4(r, 64, 256)[0], nvfp4(r, 64, 256, False)[0]
+    for tail in ("_scale", "_scale_2"):
+        yield "no " + tail, MODELOPT, change(m, ".weight" + tail, None), f".weight{tail} is missing"
+    yield "no factor", NVFP4, change(c, ".weight_global_scale", None), ".weight_scale_2 is missing"
+    for what, x in (("none", 0), ("below 0", -1), ("NaN", np.nan), ("infinite", np.inf), ("tiny", 1e-40)):
+        yield f"a factor that is {what}", NVFP4, change(c, ".weight_global_scale", np.full(1, x, np.float32)), "is no factor"
+    yield "two factors", NVFP4, change(c, ".weight_global_scale", np.ones(2, np.float32)), "expected one number, F32"
+    yield "a factor of f16", MODELOPT, change(m, ".weight_scale_2", np.ones(2, np.float16)), "expected one number, F32"
+    yield "a scale per 32", NVFP4, change(c, ".weight_scale", e4m3(r, 64, 8)), "weight_scale: expected [64, 16]"
+    yield "scales of f16", NVFP4, change(c, ".weight_scale", np.ones((64, 16), np.float16)), "is F16, expected F8_E4M3"
+    yield "exponents per 16", NVFP4, change(c, ".weight_scale", np.ones((64, 16), np.uint8)), "weight_scale: expected [64, 8]"
+    yield "codes of 3 dimensions", NVFP4, change(c, ".weight_packed", np.ones((2, 64, 128), np.uint8)), "expected two dimensions"
+    yield "no codes", MODELOPT, change(m, ".weight", np.ones((64, 0), np.uint8)), "expected two dimensions"
+    yield "rows of 96", NVFP4, change(c, ".weight_packed", np.ones((64, 48), np.uint8)), "rows of 96 numbers (supported: multiples of 64)"
+    yield "inputs scaled", {**MODELOPT, "quant_algo": "NVFP4_AWQ"}, {}, "quant_algo: unsupported: NVFP4_AWQ (supported: FP8, "
 
 
 def hostile(tally, place, a):
@@ -426,7 +480,9 @@ def unreadable(tally, place, a):
     """Numbers that have no exact form are refused where their rows are read."""
     r, name = np.random.default_rng(3), UP + ".weight"
     scales = np.full((2, 64), 1e-3, np.float32)
-    cases = (("a scale that does not fit f16", GPTQ, {**gptq(r, 64, 256)[0], ".scales": scales}, name, "does not fit f16"),
+    nan = np.full((64, 16), 0x7f, np.uint8).view(E4M3)
+    cases = (("a scale of e4m3's NaN", NVFP4, {**nvfp4(r, 64, 256)[0], ".weight_scale": nan}, name, "a scale is NaN"),
+             ("a scale that does not fit f16", GPTQ, {**gptq(r, 64, 256)[0], ".scales": scales}, name, "does not fit f16"),
              ("of f32, packed", PACKED, {**packed(r, 64, 256)[0], ".weight_scale": scales.T}, name, "does not fit f16"),
              ("of bf16, with zeros", PACKED, {**packed(r, 64, 256, zeros=True)[0], ".weight_scale": np.full(
                  (64, 8), 1e-9, ml_dtypes.bfloat16)}, name, "a scale of 9.96806e-10 does not fit f16"),
@@ -438,5 +494,19 @@ def unreadable(tally, place, a):
         tally.check(code == 5 and message in why, f"{what}: {code} {why!r}")
 
 
+def apart(tally, place, a):
+    """modelopt's older checkpoints say in hf_quant_config.json how they are quantised."""
+    tensors, want = nvfp4(np.random.default_rng(9), 64, 256, False)
+    write(place.at("m"), {}, {UP + tail: x for tail, x in tensors.items()})
+    for algo, ok in (("NVFP4", True), ("MXFP8", False)):
+        quant = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": algo, "exclude_modules": ["lm_head"]}}
+        place.write("m/hf_quant_config.json", json.dumps(quant).encode())
+        if ok:
+            same(tally, algo, place.at("m"), UP + ".weight", want)
+        else:
+            code, _, why = dump(place.at("m"))
+            tally.check(code == 5 and "hf_quant_config.json: quantization.quant_algo: unsupported: MXFP8" in why, why)
+
+
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (libraries, definitions, packs, answers, strangers, hostile, unreadable)))
+    sys.exit(trial.run_parts(__doc__, (libraries, definitions, apart, packs, answers, strangers, hostile, unreadable)))

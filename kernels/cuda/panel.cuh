@@ -176,7 +176,10 @@ DEVICE float number_of_code(int kind, int code)
     float x = 0;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
-        const float number = kind == COLUMN_E8M0 ? mxfp4[i] : kind == COLUMN_NF4 ? nf4[i] : nl[i];
+        const float number = kind == COLUMN_E8M0   ? mxfp4[i]
+                             : kind == COLUMN_E2M1 ? 0.5f * mxfp4[i]
+                             : kind == COLUMN_NF4  ? nf4[i]
+                                                   : nl[i];
         x = code == i ? number : x;
     }
     return x;
@@ -200,7 +203,11 @@ DEVICE void slice_scales(const uint8_t *column, int slice, float *d, float *m)
         *m = (float)column[MIN + r];
     else if (MIN)
         *m = f16_load(column + MIN + 2 * r);
-    if (SCALES) {
+    if (KIND == COLUMN_E2M1) { // e4m3_scaled()
+        const float scale =
+            cvt_f16(e4m3_f16(column[SCALES + slice * PANEL_ROWS + r])) * 256.0f;
+        *d = *d < 0 ? scale / -*d : scale * *d;
+    } else if (SCALES) {
         int scale, min;
         columns_part_scale(KIND, column + SCALES + r, slice, &scale, &min);
         *d = *d * (float)scale;

@@ -331,6 +331,13 @@ DEVICE float f8_number(const uint8_t *row, int i, int n)
     const uint8_t *p = row + (int64_t)(i / n) * (4 + n);
     return e4m3_to_f32(p[4 + i % n]) * f32_at(p);
 }
+/* Blocks of n: f32 factor, e4m3 per 16, codes. */
+DEVICE float nv4_number(const uint8_t *row, int i, int n)
+{
+    const uint8_t *p = row + (int64_t)(i / n) * (4 + n / 16 + n / 2);
+    return e4m3_scaled(p[4 + i % n / 16], f32_at(p)) *
+           number_of_code(COLUMN_E2M1, half_byte(p + 4 + n / 16, i % n, n / 2));
+}
 
 /* Number i of a row in format t. */
 DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
@@ -415,6 +422,10 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
         return b4_number(row, i, 32);
     case DTYPE_B4_128:
         return b4_number(row, i, 128);
+    case DTYPE_NV4_64:
+        return nv4_number(row, i, 64);
+    case DTYPE_NV4_256:
+        return nv4_number(row, i, 256);
     case DTYPE_Q8:
         p = row + b64 * 68;
         return (float)(int8_t)p[4 + j64] * f32_at(p);

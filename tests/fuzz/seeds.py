@@ -199,6 +199,13 @@ def quantized_seeds():
                   {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}}
     yield checkpoint(compressed, packed)
     yield checkpoint(compressed, packed + [("a.weight_zero_point", "I32", [1, 2], None), ("a.weight_g_idx", "I32", [64], groups)])
+    fp4 = [("a.weight_packed", "U8", [2, 32], None), ("a.weight_scale", "F8_E4M3", [2, 4], None),
+           ("a.weight_global_scale", "F32", [1], struct.pack("<f", 7))]
+    yield checkpoint({**compressed, "format": "nvfp4-pack-quantized"}, fp4)
+    yield checkpoint({**compressed, "format": "mxfp4-pack-quantized"}, [fp4[0], ("a.weight_scale", "U8", [2, 2], None)])
+    yield checkpoint({"quant_method": "modelopt", "quant_algo": "NVFP4"}, [
+        ("a.weight", "U8", [2, 32], None), fp4[1], ("a.weight_scale_2", "F32", [], struct.pack("<f", 7)), ("b.weight", *fp8[1:]),
+        ("b.weight_scale", "F32", [], None)])
     for nested in (False, True):
         state = {"quant_type": "nf4", "blocksize": 64, "shape": [2, 256]}
         state |= {"nested_blocksize": 256, "nested_offset": 0.5} if nested else {}

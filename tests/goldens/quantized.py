@@ -22,7 +22,8 @@ from safetensors.torch import save_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIBRARIES = {"gptq": "auto-gptq", "awq": "autoawq", "fp8": "compressed-tensors", "nf4": "bitsandbytes",
-             "mxfp4": "transformers", "packed": "compressed-tensors"}  # by the first word of a case
+             "mxfp4": "transformers", "packed": "compressed-tensors", "nvfp4": "compressed-tensors",
+             "modelopt": "nvidia-modelopt"}  # by the first word of a case
 NAME = "model.layers.0.mlp.up_proj"
 
 
@@ -117,6 +118,33 @@ def packed(bits, group, scales=torch.bfloat16, symmetric=True, n=40, k=384):
                       **({"strategy": "group", "group_size": group} if group else {"strategy": "channel"}))
 
 
+def fp4(scales, n=40, k=384, factor=True):
+    from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle.forward import dequantize
+
+    codes = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
+    tensors = {"weight_packed": codes, "weight_scale": scales(n, k)}
+    if not factor:
+        return compressed("mxfp4-pack-quantized", tensors, num_bits=4, type="float", strategy="group", group_size=32)
+    tensors["weight_global_scale"] = torch.tensor([1234.567])
+    config, named, name, _ = compressed("nvfp4-pack-quantized", tensors, num_bits=4, type="float", strategy="tensor_group", group_size=16)
+    args = QuantizationArgs(**config["config_groups"]["group_0"]["weights"])  # decompress() rounds to bf16: its step in f32
+    codes = unpack_fp4_from_uint8(codes, n, k, torch.float32)
+    want = dequantize(codes, tensors["weight_scale"].float(), None, args, torch.float32, tensors["weight_global_scale"])
+    return config, named, name, want
+
+
+def modelopt(n=40, k=384):
+    from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+
+    codes, scale, factor = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8), e4m3(n, k // 16), torch.tensor(0.0012345)
+    want = NVFP4QTensor(torch.Size((n, k)), torch.float32, codes).dequantize(scale=scale, double_scale=factor, block_sizes={-1: 16})
+    tensors = {"weight": codes, "weight_scale": scale, "weight_scale_2": factor, "input_scale": torch.tensor(0.01)}
+    config = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"], "producer": {"name": "modelopt"}}
+    return config, {f"{NAME}.{key}": x for key, x in tensors.items()}, f"{NAME}.weight", want
+
+
 def fp8_blocks(n=132, k=320):
     from transformers.integrations.finegrained_fp8 import _dequantize_fp8_weight
 
@@ -169,6 +197,9 @@ CASES = {
     "packed-f16-32": lambda: packed(4, 32, torch.float16),
     "packed-f16-128": lambda: packed(4, 128, torch.float16),
     "packed-zeros-32": lambda: packed(4, 32, symmetric=False),
+    "nvfp4": lambda: fp4(lambda n, k: e4m3(n, k // 16)),
+    "packed-mxfp4": lambda: fp4(lambda n, k: torch.randint(100, 140, (n, k // 32), dtype=torch.uint8), factor=False),
+    "modelopt": modelopt,
     "packed-zeros-128": lambda: packed(4, 128, torch.float16, symmetric=False, n=44),
 }
 

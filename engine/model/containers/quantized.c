@@ -306,8 +306,13 @@ int quantized_is_part(const struct quantized *q, const char *name)
                  {".weight_shape", ".weight"},
                  {".weight_zero_point", ".weight"},
                  {".weight_g_idx", ".weight"},
+                 {".weight_global_scale", ".weight"},
+                 {".weight_scale_2", ".weight"},
+                 {".input_global_scale", ".weight"},
                  {".input_zero_point", ".weight"},
                  {".input_scale", ".weight"},
+                 {"k_proj.k_scale", "k_proj.weight"},
+                 {"v_proj.v_scale", "v_proj.weight"},
                  {"self_attn.k_scale", "self_attn.k_proj.weight"},
                  {"self_attn.v_scale", "self_attn.v_proj.weight"},
                  {".absmax", ""},
@@ -338,13 +343,22 @@ enum err quantized_open(struct quantized **out, const struct hf *hf)
     int64_t n_members;
     int found;
     *out = NULL;
-    TRY(values_count(&hf->config, "quantization_config", &n_members, &found));
+    const struct values *config = &hf->config;
+    const char *section = "quantization_config";
+    TRY(values_count(config, section, &n_members, &found));
+    if (!found) { // modelopt's own file
+        config = &hf->quant;
+        section = "quantization";
+        TRY(values_count(config, section, &n_members, &found));
+    }
     if (!found)
         return OK;
     struct quantized *q = calloc(1, sizeof *q);
     if (!q)
         return no_memory();
     q->hf = hf;
+    q->config = config;
+    q->section = section;
     enum err e = quantized_config(q);
     if (e == OK)
         e = list(q);

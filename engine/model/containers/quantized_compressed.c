@@ -1,10 +1,12 @@
-/* engine/model/containers/quantized_compressed.c - matrices of compressed-tensors: their tensors.
+/* engine/model/containers/quantized_compressed.c - matrices of compressed-tensors and modelopt:
+ * their tensors.
  *
  * Owns: which of the formats a matrix has. Refuses: FP8 (quantized.c), numbers (quantized_rows.c).
  * Note: a checkpoint may have several formats side by side, and each tensor tells its own; the
  * lists of modules in the configuration (targets, ignore) say nothing more. */
 #include "engine/model/containers/quantized_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 /* NAME.weight_shape is [n, k]. */
@@ -60,16 +62,12 @@ static enum err packed_scales(const struct quantized *q, const char *stem,
     return quantized_order(q, stem, ".weight_g_idx", k, as->scale_k);
 }
 
-static enum err packed_add(struct quantized *q, const struct source_tensor *codes)
+static enum err packed_add(struct quantized *q, const char *stem, const struct source_tensor *codes)
 {
-    char stem[QUANTIZED_NAME_BYTES];
     struct quantized_tensor as = {.method = METHOD_PACKED, .codes = codes, .t = {.n_dims = 2}};
-    if (!quantized_stem(codes, ".weight_packed", stem))
-        return OK;
     TRY(shape_read(q, stem, as.t.dims));
     const int64_t n = as.t.dims[0], k = as.t.dims[1];
-    if (codes->n_dims != 2 || !quantized_is(q, codes, "I32") || codes->dims[0] != n ||
-        codes->dims[1] != ceil_div(k, 8))
+    if (codes->n_dims != 2 || codes->dims[0] != n || codes->dims[1] != ceil_div(k, 8))
         return quantized_fail(q, codes->name, "expected [%lld, %lld] I32, eight codes of 4 bits",
                               (long long)n, (long long)ceil_div(k, 8));
     TRY(packed_scales(q, stem, &as));
@@ -81,8 +79,57 @@ static enum err packed_add(struct quantized *q, const struct source_tensor *code
     return quantized_keep(q, as, stem, ".weight");
 }
 
+/* The one number of STEM + tail. */
+static enum err factor_read(const struct quantized *q, const char *stem, const char *tail,
+                            float *factor)
+{
+    const struct source_tensor *t = quantized_beside(q, stem, tail);
+    if (!t)
+        return quantized_fail(q, stem, "%s is missing", tail);
+    if (!quantized_is(q, t, "F32") || t->n_bytes != 4)
+        return quantized_fail(q, t->name, "expected one number, F32");
+    TRY(safetensors_read(&q->hf->weights, t, 0, 4, factor));
+    return isnormal(*factor) && *factor > 0
+               ? OK
+               : quantized_fail(q, t->name, "%g is no factor", (double)*factor);
+}
+
+/* Two e2m1 codes a byte: NVFP4, or MXFP4 where scales are exponents. */
+static enum err fp4_add(struct quantized *q, const char *stem, const struct source_tensor *codes)
+{
+    const struct source_tensor *scales = quantized_beside(q, stem, ".weight_scale");
+    const int is_mx = scales && quantized_is(q, scales, "U8");
+    const int divides = quantized_beside(q, stem, ".weight_global_scale") != NULL;
+    struct quantized_tensor as = {.method = is_mx ? METHOD_MXFP4 : METHOD_NVFP4,
+                                  .codes = codes,
+                                  .scale_n = 1,
+                                  .scale_k = is_mx ? 32 : 16,
+                                  .t = {.n_dims = 2}};
+    if (codes->n_dims != 2 || codes->n_bytes == 0 || !quantized_is(q, codes, "U8"))
+        return quantized_fail(q, codes->name, "expected two dimensions of I32 or U8");
+    const int64_t n = as.t.dims[0] = codes->dims[0];
+    const int64_t k = as.t.dims[1] = 2 * codes->dims[1]; // fits: the file holds half as many bytes
+    const int64_t multiple = is_mx ? 32 : 64;
+    if (k % multiple != 0)
+        return quantized_fail(q, codes->name,
+                              "unsupported: rows of %lld numbers (supported: multiples of %lld)",
+                              (long long)k, (long long)multiple);
+    TRY(quantized_need(q, stem, ".weight_scale", is_mx ? "U8" : "F8_E4M3", n, k / as.scale_k,
+                       &as.scales));
+    as.t.dtype = is_mx ? DTYPE_MXFP4 : k % 256 == 0 ? DTYPE_NV4_256 : DTYPE_NV4_64;
+    if (!is_mx)
+        TRY(factor_read(q, stem, divides ? ".weight_global_scale" : ".weight_scale_2", &as.factor));
+    if (divides)
+        as.factor = -as.factor;
+    return quantized_keep(q, as, stem, ".weight");
+}
+
 enum err quantized_compressed_add(struct quantized *q, const struct source_tensor *t)
 {
-    TRY(quantized_fp8_add(q, t));
-    return packed_add(q, t);
+    char stem[QUANTIZED_NAME_BYTES];
+    if (quantized_stem(t, ".weight_packed", stem))
+        return (quantized_is(q, t, "I32") ? packed_add : fp4_add)(q, stem, t);
+    if (!quantized_stem(t, ".weight", stem))
+        return OK;
+    return quantized_is(q, t, "U8") ? fp4_add(q, stem, t) : quantized_fp8_add(q, t);
 }

@@ -7,28 +7,27 @@
 #include <stdio.h>
 #include <string.h>
 
-static enum err config_fail(const struct hf *hf, const char *key, const char *value,
+static enum err config_fail(const struct quantized *q, const char *key, const char *value,
                             const char *have)
 {
-    return fail(ERR_INPUT,
-                "%.512s/config.json: quantization_config.%s: unsupported: %.100s (supported: %s)",
-                hf->dir, key, value, have);
+    return fail(ERR_INPUT, "%.600s: %s.%s: unsupported: %.100s (supported: %s)", q->config->file,
+                q->section, key, value, have);
 }
 
-static void full_key(char full[100], const char *key)
+static void full_key(const struct quantized *q, char full[100], const char *key)
 {
-    snprintf(full, 100, "quantization_config.%s", key);
+    snprintf(full, 100, "%s.%s", q->section, key);
 }
 
 /* "" if the key is absent. */
-static enum err config_str(const struct hf *hf, const char *key, const char **out)
+static enum err config_str(const struct quantized *q, const char *key, const char **out)
 {
     char full[100];
     int64_t n;
     int found;
-    full_key(full, key);
+    full_key(q, full, key);
     *out = "";
-    return values_str(&hf->config, full, out, &n, &found);
+    return values_str(q->config, full, out, &n, &found);
 }
 
 /* have: "a, b". */
@@ -42,51 +41,52 @@ static int is_one_of(const char *value, const char *have)
 }
 
 /* An optional string; must be one of `have`. */
-static enum err config_is(const struct hf *hf, const char *key, const char *have, const char **out)
+static enum err config_is(const struct quantized *q, const char *key, const char *have,
+                          const char **out)
 {
-    TRY(config_str(hf, key, out));
-    return **out == 0 || is_one_of(*out, have) ? OK : config_fail(hf, key, *out, have);
+    TRY(config_str(q, key, out));
+    return **out == 0 || is_one_of(*out, have) ? OK : config_fail(q, key, *out, have);
 }
 
 /* An optional integer, likewise. */
-static enum err config_number(const struct hf *hf, const char *key, const char *have)
+static enum err config_number(const struct quantized *q, const char *key, const char *have)
 {
     char full[100], value[32];
     int64_t i;
     int found;
-    full_key(full, key);
-    TRY(values_int(&hf->config, full, INT32_MIN, INT32_MAX, &i, &found));
+    full_key(q, full, key);
+    TRY(values_int(q->config, full, INT32_MIN, INT32_MAX, &i, &found));
     snprintf(value, sizeof value, "%lld", (long long)i);
-    return !found || is_one_of(value, have) ? OK : config_fail(hf, key, value, have);
+    return !found || is_one_of(value, have) ? OK : config_fail(q, key, value, have);
 }
 
 /* An optional flag; must be `want`. */
-static enum err config_flag(const struct hf *hf, const char *key, int want)
+static enum err config_flag(const struct quantized *q, const char *key, int want)
 {
     static const char *const names[] = {"false", "true"};
     char full[100];
     int b = want, found;
-    full_key(full, key);
-    TRY(values_bool(&hf->config, full, &b, &found));
-    return b == want ? OK : config_fail(hf, key, names[b], names[want]);
+    full_key(q, full, key);
+    TRY(values_bool(q->config, full, &b, &found));
+    return b == want ? OK : config_fail(q, key, names[b], names[want]);
 }
 
 static enum err gptq_config(struct quantized *q)
 {
     const char *form;
-    TRY(config_number(q->hf, "bits", "4"));
-    TRY(config_is(q->hf, "checkpoint_format", "gptq, gptq_v2", &form));
+    TRY(config_number(q, "bits", "4"));
+    TRY(config_is(q, "checkpoint_format", "gptq, gptq_v2", &form));
     q->zero_add = strcmp(form, "gptq_v2") != 0;
     return OK;
 }
 
-static enum err awq_config(const struct hf *hf)
+static enum err awq_config(const struct quantized *q)
 {
     const char *version;
-    TRY(config_number(hf, "bits", "4"));
-    TRY(config_number(hf, "w_bit", "4"));
-    TRY(config_flag(hf, "zero_point", 1));
-    return config_is(hf, "version", "gemm, GEMM", &version);
+    TRY(config_number(q, "bits", "4"));
+    TRY(config_number(q, "w_bit", "4"));
+    TRY(config_flag(q, "zero_point", 1));
+    return config_is(q, "version", "gemm, GEMM", &version);
 }
 
 static enum err fp8_config(struct quantized *q)
@@ -94,14 +94,13 @@ static enum err fp8_config(struct quantized *q)
     const char *fmt;
     int64_t block[2], n = 0;
     int found;
-    TRY(config_is(q->hf, "fmt", "e4m3", &fmt));
-    TRY(values_int_list(&q->hf->config, "quantization_config.weight_block_size", 1, 1 << 20, block,
-                        2, &n, &found));
+    TRY(config_is(q, "fmt", "e4m3", &fmt));
+    char full[100];
+    full_key(q, full, "weight_block_size");
+    TRY(values_int_list(q->config, full, 1, 1 << 20, block, 2, &n, &found));
     if (found && (n != 2 || block[1] % 32 != 0))
-        return fail(ERR_INPUT,
-                    "%.512s/config.json: quantization_config.weight_block_size: expected [rows, "
-                    "columns], columns a multiple of 32",
-                    q->hf->dir);
+        return fail(ERR_INPUT, "%.600s: %s: expected [rows, columns], columns a multiple of 32",
+                    q->config->file, full);
     if (found) {
         q->block_n = block[0];
         q->block_k = block[1];
@@ -112,42 +111,53 @@ static enum err fp8_config(struct quantized *q)
 /* compressed-tensors. Groups of modules may differ; the tensors tell which one a matrix is of. */
 static enum err compressed_config(struct quantized *q)
 {
-    static const char formats[] = "float-quantized, pack-quantized, mixed-precision";
+    static const char formats[] = "float-quantized, pack-quantized, nvfp4-pack-quantized, "
+                                  "mxfp4-pack-quantized, mixed-precision";
     const char *s;
     char key[100];
     int64_t n;
     int found = 0;
-    TRY(config_is(q->hf, "format", formats, &s));
-    TRY(config_is(q->hf, "quantization_status", "compressed", &s));
-    TRY(config_is(q->hf, "sparsity_config.format", "dense", &s));
+    TRY(config_is(q, "format", formats, &s));
+    TRY(config_is(q, "quantization_status", "compressed", &s));
+    TRY(config_is(q, "sparsity_config.format", "dense", &s));
     for (int i = 0; i < 16; i++) {
         snprintf(key, sizeof key, "config_groups.group_%d.format", i);
-        TRY(config_is(q->hf, key, formats, &s));
+        TRY(config_is(q, key, formats, &s));
         snprintf(key, sizeof key, "config_groups.group_%d.weights.num_bits", i);
-        TRY(config_number(q->hf, key, "4, 8"));
+        TRY(config_number(q, key, "4, 8"));
         snprintf(key, sizeof key, "config_groups.group_%d.weights.type", i);
-        TRY(config_is(q->hf, key, "float, int", &s));
+        TRY(config_is(q, key, "float, int", &s));
         snprintf(key, sizeof key, "config_groups.group_%d.weights.strategy", i);
-        TRY(config_is(q->hf, key, "tensor, channel, group, block", &s));
+        TRY(config_is(q, key, "tensor, channel, group, block, tensor_group", &s));
     }
-    full_key(key, "transform_config.config_groups"); // rotations of what goes into a matrix
-    if (!values_null(&q->hf->config, "quantization_config.transform_config"))
-        TRY(values_count(&q->hf->config, key, &n, &found));
-    return found && n > 0 ? config_fail(q->hf, "transform_config", "present", "none") : OK;
+    full_key(q, key, "transform_config"); // rotations of what goes into a matrix
+    if (!values_null(q->config, key)) {
+        full_key(q, key, "transform_config.config_groups");
+        TRY(values_count(q->config, key, &n, &found));
+    }
+    return found && n > 0 ? config_fail(q, "transform_config", "present", "none") : OK;
 }
 
-static enum err bnb_config(const struct hf *hf)
+/* modelopt: the tensors tell the rest. Others of its algorithms scale what goes into a matrix. */
+static enum err modelopt_config(struct quantized *q)
 {
     const char *s;
-    TRY(config_flag(hf, "load_in_8bit", 0));
-    TRY(config_flag(hf, "load_in_4bit", 1));
-    TRY(config_is(hf, "bnb_4bit_quant_type", "nf4", &s));
-    return config_is(hf, "bnb_4bit_quant_storage", "uint8", &s);
+    return config_is(q, "quant_algo",
+                     "FP8, FP8_PER_CHANNEL_PER_TOKEN, NVFP4, W4A16_NVFP4, MIXED_PRECISION", &s);
+}
+
+static enum err bnb_config(const struct quantized *q)
+{
+    const char *s;
+    TRY(config_flag(q, "load_in_8bit", 0));
+    TRY(config_flag(q, "load_in_4bit", 1));
+    TRY(config_is(q, "bnb_4bit_quant_type", "nf4", &s));
+    return config_is(q, "bnb_4bit_quant_storage", "uint8", &s);
 }
 
 enum err quantized_config(struct quantized *q)
 {
-    const char *method;
+    const char *method, *algo;
     static const struct {
         const char *name;
         enum quantized_method method;
@@ -157,21 +167,30 @@ enum err quantized_config(struct quantized *q)
                    {"fbgemm_fp8", METHOD_FP8},
                    {"bitsandbytes", METHOD_NF4},
                    {"mxfp4", METHOD_MXFP4},
-                   {"compressed-tensors", METHOD_COMPRESSED}};
+                   {"compressed-tensors", METHOD_COMPRESSED},
+                   {"modelopt", METHOD_COMPRESSED}};
     enum { N = sizeof methods / sizeof *methods };
     int i = 0;
-    TRY(config_str(q->hf, "quant_method", &method));
+    TRY(config_str(q, "quant_method", &method));
+    if (*method == 0) { // hf_quant_config.json, and config.json of older versions, have no such key
+        TRY(config_str(q, "quant_algo", &algo));
+        method = *algo ? "modelopt" : method;
+    }
     while (i < N && strcmp(methods[i].name, method) != 0)
         i++;
     if (i == N)
-        return config_fail(q->hf, "quant_method", *method ? method : "missing",
-                           "gptq, awq, fp8, fbgemm_fp8, compressed-tensors, bitsandbytes, mxfp4");
+        return config_fail(
+            q, "quant_method", *method ? method : "missing",
+            "gptq, awq, fp8, fbgemm_fp8, compressed-tensors, modelopt, bitsandbytes, "
+            "mxfp4");
     q->method = methods[i].method;
     q->block_n = q->block_k = 128;
+    if (i == N - 1)
+        return modelopt_config(q);
     return q->method == METHOD_GPTQ         ? gptq_config(q)
-           : q->method == METHOD_AWQ        ? awq_config(q->hf)
+           : q->method == METHOD_AWQ        ? awq_config(q)
            : q->method == METHOD_FP8        ? fp8_config(q)
-           : q->method == METHOD_NF4        ? bnb_config(q->hf)
+           : q->method == METHOD_NF4        ? bnb_config(q)
            : q->method == METHOD_COMPRESSED ? compressed_config(q)
                                             : OK;
 }

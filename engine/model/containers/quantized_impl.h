@@ -12,8 +12,9 @@ enum quantized_method {
     METHOD_FP8,
     METHOD_NF4,
     METHOD_MXFP4,
-    METHOD_COMPRESSED, // of a checkpoint: its matrices are METHOD_FP8 or METHOD_PACKED
+    METHOD_COMPRESSED, // of a checkpoint: its matrices are of the methods below, FP8 and MXFP4
     METHOD_PACKED,
+    METHOD_NVFP4,
 };
 
 /* One matrix. */
@@ -27,10 +28,13 @@ struct quantized_tensor {
     const struct source_tensor *nested; // NULL: scales are f32
     float *map;                         // owned: [256]; NULL: nf4_scale_number()'s table
     float offset;
+    float factor; // nvfp4: see e4m3_scaled()
 };
 
 struct quantized {
-    const struct hf *hf; // borrowed
+    const struct hf *hf;         // borrowed
+    const struct values *config; // borrowed from hf: the file that says how it is quantised
+    const char *section;         // the object of that file
     enum quantized_method method;
     int64_t block_n, block_k;         // fp8: block that shares a scale
     int zero_add;                     // gptq: added to the file's zeros
@@ -44,7 +48,7 @@ struct quantized {
     } band;
 };
 
-/* The method of quantization_config, and what the files of a method leave open. */
+/* The method of q->section, and what the files of a method leave open. */
 enum err quantized_config(struct quantized *q);
 
 /* STEM + tail, or NULL. */

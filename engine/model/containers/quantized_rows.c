@@ -241,6 +241,28 @@ static enum err mxfp4_row(const struct quantized *q, const struct quantized_tens
     return OK;
 }
 
+static enum err nvfp4_row(const struct quantized *q, const struct quantized_tensor *t, int64_t row,
+                          const uint8_t *codes, uint8_t *out)
+{
+    const int64_t k = k_of(t);
+    const int block = dtype_info(t->t.dtype)->block, parts = block / 16;
+    uint8_t scales[1024]; // of a multiple of all blocks
+    for (int64_t i = 0; i < k; i += block, out += dtype_info(t->t.dtype)->block_bytes) {
+        const int64_t at = i / 16 % (int64_t)sizeof scales;
+        const int64_t some = min_i64((k - i) / 16, (int64_t)sizeof scales);
+        if (at == 0)
+            TRY(codes_read(q, t->scales, (row * k + i) / 16, some, scales));
+        for (int64_t j = 0; at == 0 && j < some; j++)
+            if ((scales[j] & 127) == 127)
+                return quantized_fail(q, t->scales->name, "row %lld: a scale is NaN",
+                                      (long long)row);
+        memcpy(out, &t->factor, 4);
+        memcpy(out + 4, scales + at, (size_t)parts);
+        halves_put(codes + i / 2, block, 1, out + 4 + parts);
+    }
+    return OK;
+}
+
 static enum err packed_row(const struct quantized *q, const struct quantized_tensor *t, int64_t row,
                            const uint8_t *codes, uint8_t *out)
 {
@@ -277,6 +299,7 @@ enum err quantized_rows(struct quantized *q, const struct quantized_tensor *t, i
             e = (t->method == METHOD_FP8      ? fp8_row
                  : t->method == METHOD_NF4    ? nf4_row
                  : t->method == METHOD_PACKED ? packed_row
+                 : t->method == METHOD_NVFP4  ? nvfp4_row
                                               : mxfp4_row)(q, t, row, codes, out);
     }
     free(codes);
