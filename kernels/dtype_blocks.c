@@ -380,6 +380,27 @@ DTYPE_CLONES void blocks_decode_nv4_256(const uint8_t *blocks, int64_t n, float 
     decode_nv4(blocks, n, 256, out);
 }
 
+static inline void decode_i8(const uint8_t *blocks, int64_t n, int group, float *restrict out)
+{
+    float d;
+    for (int64_t i = 0; i < n; i += group, blocks += 5 + group, out += group) {
+        memcpy(&d, blocks, sizeof d);
+        const int zero = blocks[4];
+        for (int j = 0; j < group; j++)
+            out[j] = d * (float)(blocks[5 + j] - zero);
+    }
+}
+
+DTYPE_CLONES void blocks_decode_i8_32(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_i8(blocks, n, 32, out);
+}
+
+DTYPE_CLONES void blocks_decode_i8_128(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_i8(blocks, n, 128, out);
+}
+
 /* As a row in dtype_nf4.h. */
 DTYPE_CLONES void blocks_decode_nf4_s8(const uint8_t *blocks, int64_t n, float *restrict out)
 {

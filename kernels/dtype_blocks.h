@@ -51,6 +51,7 @@ void blocks_decode_iq3_s(const uint8_t *blocks, int64_t n, float *restrict out);
  * f8: f32 scale, e4m3 bytes: number = byte * scale.
  * nf4: f32 scale, codes: number = table[code] * scale.
  * b4: bf16 scale, codes: number = scale * (code - 8).
+ * i8: f32 scale, u8 zero, bytes: number = scale * (byte - zero).
  * nv4: f32 factor, e4m3 scale per 16 numbers, codes: number = e2m1[code] * e4m3_scaled(scale,
  * factor). */
 void blocks_decode_g4_32(const uint8_t *blocks, int64_t n, float *restrict out);
@@ -64,6 +65,8 @@ void blocks_decode_b4_32(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_b4_128(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_nv4_64(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_nv4_256(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_i8_32(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_i8_128(const uint8_t *blocks, int64_t n, float *restrict out);
 
 /* q8: f32 scale, 64 int8: number = q * scale. */
 void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out);

@@ -115,8 +115,8 @@ static void block_scales(enum dtype t, const struct column_format *f, const uint
     const uint8_t *d = b + places[t].d, *scales = b + places[t].scales;
     const int d_bytes = columns_scale_bytes(f->kind);
     memcpy(column + d_bytes * row, d, (size_t)d_bytes);
-    if (f->kind == COLUMN_ZERO)
-        column[f->min_at + row] = d[2];
+    if (columns_has_zero(f->kind))
+        column[f->min_at + row] = d[d_bytes];
     else if (f->min_at)
         memcpy(column + f->min_at + 2 * row, d + 2, 2);
     for (int i = 0; i < places[t].n_scales; i++)
@@ -181,9 +181,9 @@ static const float *numbers_of(int kind)
 }
 
 /* The state of decoding a slice, lane by lane: number i = d * (code i - bias) + m; COLUMN_ZERO: d *
- * (code i - m); table: d * numbers[code i]. Lanes are in output order: for bf16 the two parities of
- * a row are adjacent, as in the column; for f32 all rows of even numbers come first, then those of
- * odd. */
+ * (code i - m), also COLUMN_BYTES; table: d * numbers[code i]. Lanes are in output order: for bf16
+ * the two parities of a row are adjacent, as in the column; for f32 all rows of even numbers come
+ * first, then those of odd. */
 struct slice {
     int bits, bias, kind;
     const float *numbers;                     // NULL: codes are numbers
@@ -222,7 +222,7 @@ static void column_scales(const struct column_format *f, const uint8_t *column, 
 {
     for (int r = 0; r < PANEL_ROWS; r++) {
         s->scale[r] = column_scale(f->kind, column, r);
-        if (f->kind == COLUMN_ZERO)
+        if (columns_has_zero(f->kind))
             s->min[r] = column[f->min_at + r];
         else
             s->min[r] = f->min_at ? f16_at(column + f->min_at + 2 * r) : -0.0f;
@@ -295,10 +295,13 @@ static void slice_codes(const struct column_format *f, const uint8_t *column, in
     lanes_order(lanes, s->by_parity, s->high);
 }
 
-/* Number i of all lanes, for table codes, e4m3 and COLUMN_ZERO. */
+/* Number i of all lanes, for table codes, e4m3, COLUMN_ZERO and COLUMN_BYTES. */
 DTYPE_CLONES static void lanes_decode(const struct slice *s, int i, float *restrict out)
 {
-    if (s->bits == 8)
+    if (s->kind == COLUMN_BYTES)
+        for (int l = 0; l < COLUMN_LANES; l++)
+            out[l] = s->d[l] * ((float)(uint8_t)s->code[i][l] - s->m[l]);
+    else if (s->bits == 8)
         for (int l = 0; l < COLUMN_LANES; l++)
             out[l] = s->d[l] * e4m3_to_f32((uint8_t)s->code[i][l]);
     else if (s->numbers)
@@ -313,7 +316,7 @@ DTYPE_CLONES static void slice_decode(const struct slice *s, float *restrict out
 {
     const int low_bits = columns_low_bits(s->bits), low_mask = (1 << low_bits) - 1;
     const int high_bits = s->bits - low_bits, high_mask = (1 << high_bits) - 1;
-    const int is_plain = !s->numbers && s->kind != COLUMN_ZERO && s->kind != COLUMN_E4M3;
+    const int is_plain = !s->numbers && !columns_has_zero(s->kind) && s->kind != COLUMN_E4M3;
     for (int i = 0; i < 8; i++, out += COLUMN_LANES)
         if (!is_plain)
             lanes_decode(s, i, out);

@@ -3,8 +3,8 @@
  * Owns: the position of each number in such a panel. Refuses: the order inside GGUF's own blocks.
  * A panel is a sequence of columns, one per block along k. A column holds that block of all 32 rows
  * in as many bytes as the 32 blocks have, in these parts:
- *   scale   f16 [32]; b4_*: bf16; f8_*, nf4, nv4_*: f32; mxfp4: the exponent, a byte
- *   min     f16 [32], where the format has one; g4_*: the zero, a byte
+ *   scale   f16 [32]; b4_*: bf16; f8_*, nf4, nv4_*, i8_*: f32; mxfp4: the exponent, a byte
+ *   min     f16 [32], where the format has one; g4_*, i8_*: the zero, a byte
  *   scales  the block's bytes that hold scales of parts, [bytes][32] (columns_part_scale)
  *   high    the bits of a code above its low bits: one per number in [slices][64] bytes, two per
  *           number in [slices][64] uint16
@@ -32,6 +32,7 @@ enum column_kind {
     COLUMN_E4M3,    // f8_*: a code is an e4m3 number; f32 scale
     COLUMN_NF4,     // table codes; f32 scale
     COLUMN_BF16,    // b4_*: as COLUMN_PLAIN; bf16 scale
+    COLUMN_BYTES,   // i8_*: d * (byte - zero); f32 scale
     COLUMN_E2M1,    // nv4_*: table codes; f32 factor, e4m3 scale per 16 numbers
 };
 
@@ -61,7 +62,9 @@ enum column_kind {
     X(B4_32, b4_32, 32, 4, 8, COLUMN_BF16, 0, 0, 0, 64)                                            \
     X(B4_128, b4_128, 128, 4, 8, COLUMN_BF16, 0, 0, 0, 64)                                         \
     X(NV4_64, nv4_64, 64, 4, 0, COLUMN_E2M1, 0, 128, 0, 256)                                       \
-    X(NV4_256, nv4_256, 256, 4, 0, COLUMN_E2M1, 0, 128, 0, 640)
+    X(NV4_256, nv4_256, 256, 4, 0, COLUMN_E2M1, 0, 128, 0, 640)                                    \
+    X(I8_32, i8_32, 32, 8, 0, COLUMN_BYTES, 128, 0, 0, 160)                                        \
+    X(I8_128, i8_128, 128, 8, 0, COLUMN_BYTES, 128, 0, 0, 160)
 
 /* Tables of 4-bit codes: iq4_*, mxfp4 (doubled), nv4_* (there is no -0), nf4. */
 #define COLUMN_NL_NUMBERS -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
@@ -87,7 +90,13 @@ static inline int columns_low_bits(int bits)
 static inline int columns_scale_is_wide(int kind)
 {
     return kind == COLUMN_E8M0 || kind == COLUMN_E4M3 || kind == COLUMN_NF4 ||
-           kind == COLUMN_BF16 || kind == COLUMN_E2M1;
+           kind == COLUMN_BF16 || kind == COLUMN_E2M1 || kind == COLUMN_BYTES;
+}
+
+/* Kinds with a zero, a byte, where others have a minimum. */
+static inline int columns_has_zero(int kind)
+{
+    return kind == COLUMN_ZERO || kind == COLUMN_BYTES;
 }
 
 static inline int columns_scale_bytes(int kind)

@@ -312,6 +312,10 @@ static float element_looked_up(enum dtype t, const uint8_t *b, int j)
     case DTYPE_B4_128:
         f = f32_of(u16_at(b) << 16);
         return f * (float)((b[2 + j % n] >> 4 * (j / n) & 15) - 8);
+    case DTYPE_I8_32:
+    case DTYPE_I8_128:
+        memcpy(&f, b, 4);
+        return f * (float)(b[5 + j] - b[4]);
     case DTYPE_NV4_64:
     case DTYPE_NV4_256:
         memcpy(&f, b, 4);
@@ -413,7 +417,7 @@ static uint8_t *row_random(enum dtype t, int64_t k)
         {DTYPE_IQ1_M, {54, -1}},  {DTYPE_IQ2_XXS, {0, -1}}, {DTYPE_IQ2_XS, {0, -1}},
         {DTYPE_IQ2_S, {0, -1}},   {DTYPE_IQ3_XXS, {0, -1}}, {DTYPE_IQ3_S, {0, -1}},
         {DTYPE_B4_32, {0, -1}},   {DTYPE_B4_128, {0, -1}},  {DTYPE_NV4_64, {2, -1}},
-        {DTYPE_NV4_256, {2, -1}},
+        {DTYPE_NV4_256, {2, -1}}, {DTYPE_I8_32, {2, -1}},   {DTYPE_I8_128, {2, -1}},
     };
     const int64_t n_bytes = dtype_row_bytes(t, k);
     const int block_bytes = dtype_info(t)->block_bytes;

@@ -37,6 +37,14 @@ fault("a scale of nv4 is that of the first 16", "kernels/dtype_columns.c", "scal
       "scales[r], s->scale[r]", PANELS)
 fault("nv4 looks up mxfp4's doubled numbers on the device", "kernels/cuda/panel.cuh", "? 0.5f * mxfp4[i]", "? mxfp4[i]", CUDA)
 fault("a device's row of nv4 has one scale", "kernels/cuda/rows.cu:nv4_number", "p[4 + i % n / 16]", "p[4]", "simt_rows_test")
+fault("bytes with a zero have signs", "kernels/dtype_columns.c", "((float)(uint8_t)s->code[i][l] - s->m[l])",
+      "((float)s->code[i][l] - s->m[l])", PANELS)
+fault("bytes with a zero have signs on AVX-512", "kernels/cpu/decode_avx512.c", "kind == COLUMN_BYTES ? _mm512_cvtepu8_epi32(b)",
+      "kind == COLUMN_BYTES ? _mm512_cvtepi8_epi32(b)", SETS)
+fault("bytes have no zero on the device", "kernels/cuda/panel.cuh", "const float zero = columns_has_zero(KIND) ? m : 0;",
+      "const float zero = columns_has_zero(KIND) ? 0 : 0;", CUDA)
+fault("a device's row of bytes has no zero", "kernels/cuda/rows.cu:i8_number", "(p[5 + i % n] - p[4])", "(p[5 + i % n] - 0)",
+      "simt_rows_test")
 fault("NaN of e4m3 is a number", "kernels/dtype_columns.h", "(rest == 0x3f80 ? 0x4000 : 0)", "0", SETS)
 fault("mxfp4 looks up nf4 on the device", "kernels/cuda/panel.cuh",
       "kind == COLUMN_E8M0   ? mxfp4[i]", "kind == COLUMN_E8M0   ? nf4[i]", CUDA)
@@ -69,13 +77,16 @@ fault("a device's row has no signs", "kernels/cuda/rows.cu:grid_row_number", "gr
 
 fault("gptq's zeros are as they are in the file", "engine/model/containers/quantized_config.c",
       'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', READERS)
-fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", READERS)
+fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "(int)(zero & mask)", "(int)(zero & 31)", READERS)
+fault("int8 is bytes", "engine/model/containers/quantized_rows.c", "? 0x80 : 0; // int8", "? 0x00 : 0; // int8", READERS)
+fault("zeros of 8 bits are of 4", "engine/model/containers/quantized.c", "n_groups, n / in_word, &as.zeros", "n_groups, n / 8, &as.zeros",
+      READERS)
 fault("zeros of packed rows are those of the first of eight", "engine/model/containers/quantized_rows.c",
-      "zeros[g - from] >> row % 8 * 4 & 15", "zeros[g - from] & 15", READERS)
+      "const int64_t bit = row % in_word * bits;", "const int64_t bit = 0;", READERS)
 fault("packed rows have the later number first", "engine/model/containers/quantized_rows.c",
       "halves_put(codes + i / 2, info->block, 1, out + head);", "halves_put(codes + i / 2, info->block, 0, out + head);", READERS)
 fault("weight_shape may be another", "engine/model/containers/quantized_compressed.c",
-      "codes->dims[0] != n || codes->dims[1] != ceil_div(k, 8)", "codes->dims[0] != n", READERS)
+      "(codes->dims[0] != n || codes->dims[1] != ceil_div(k, 32 / bits))", "codes->dims[0] != n", READERS)
 fault("packed scales may be of fewer rows", "engine/model/containers/quantized_compressed.c", "|| (!is_one && t->dims[0] != n)", "",
       READERS)
 fault("packed codes may be out of order", "engine/model/containers/quantized_compressed.c",

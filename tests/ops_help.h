@@ -96,7 +96,7 @@ static inline void scale_tame(enum dtype t, uint8_t *block)
 {
     if (t == DTYPE_MXFP4)
         block[0] = (uint8_t)(125 + block[0] % 4);
-    else if (t == DTYPE_F8_32 || t == DTYPE_F8_128)
+    else if (t == DTYPE_F8_32 || t == DTYPE_F8_128 || t == DTYPE_I8_32 || t == DTYPE_I8_128)
         block[3] = 0x3b; // 2^-9 and above
     else if (t == DTYPE_B4_32 || t == DTYPE_B4_128)
         block[1] = 0x3d;

@@ -149,7 +149,7 @@ INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct la
             s->d[g] = lanes_f16(column + 16 * g);
         if (kind == COLUMN_E4M3)
             s->d[g] = _mm512_mul_ps(s->d[g], _mm512_set1_ps(256));
-        if (kind == COLUMN_ZERO)
+        if (columns_has_zero(kind))
             s->m[g] = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(lanes_u8(column + min_at + 8 * g)));
         else if (min_at)
             s->m[g] = lanes_f16(column + min_at + 16 * g);
@@ -157,7 +157,7 @@ INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct la
 }
 
 /* 1: no number of a column with wide scales is a denormal f32, and no scale is too large for this
- * arithmetic. The least nonzero factors are 1 (mxfp4, b4), 2^-9 (e4m3), 2^-10
+ * arithmetic. The least nonzero factors are 1 (mxfp4, b4, i8), 2^-9 (e4m3), 2^-10
  * (nv4), 0.07 (nf4). */
 INLINE int scales_are_plain(int kind, const uint8_t *column)
 {
@@ -322,11 +322,14 @@ INLINE __m512 table_of(int bits, int bias, int kind)
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(bias)));
 }
 
-/* 16 bytes of 8-bit codes: int8, or e4m3 divided by 256. */
+/* 16 bytes of 8-bit codes: int8, bytes, or e4m3 divided by 256. */
 INLINE __m512 bytes_to_f32(int kind, const uint8_t *p)
 {
     const __m128i b = _mm_loadu_si128((const void *)p);
-    return kind == COLUMN_E4M3 ? e4m3_to_f32_16(b) : _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
+    if (kind == COLUMN_E4M3)
+        return e4m3_to_f32_16(b);
+    return _mm512_cvtepi32_ps(kind == COLUMN_BYTES ? _mm512_cvtepu8_epi32(b)
+                                                   : _mm512_cvtepi8_epi32(b));
 }
 
 /* Number i of 8 of each lane. */
@@ -353,7 +356,7 @@ INLINE __m512 lane_numbers(int bits, int bias, int kind, int has_min, const stru
     } else {
         x = bytes_to_f32(kind, c->bytes + i * COLUMN_LANES);
     }
-    if (kind == COLUMN_ZERO)
+    if (columns_has_zero(kind))
         return _mm512_mul_ps(_mm512_sub_ps(x, m), d);
     return has_min ? _mm512_fmadd_ps(x, d, m) : _mm512_mul_ps(x, d);
 }

@@ -315,7 +315,8 @@ DEVICE float grid_row_number(enum dtype t, const uint8_t *block, int i)
     const float d = f16_to_f32((uint16_t)grid_d(t, block, 2)) * grid_unit(t);
     return __uint_as_float(grid_number(t, &e, i % 8, d));
 }
-/* Groups of n numbers: f16 scale, u8 zero, codes; bf16 scale, codes less 8; f32 scale, e4m3. */
+/* Groups of n numbers: f16 scale, u8 zero, codes; bf16 scale, codes less 8; f32 scale, u8 zero,
+ * bytes; f32 scale, e4m3. */
 DEVICE float g4_number(const uint8_t *row, int i, int n)
 {
     const uint8_t *p = row + (int64_t)(i / n) * (3 + n / 2);
@@ -325,6 +326,11 @@ DEVICE float b4_number(const uint8_t *row, int i, int n)
 {
     const uint8_t *p = row + (int64_t)(i / n) * (2 + n / 2);
     return bf16_to_f32(u16_at(p)) * (float)(half_byte(p + 2, i % n, n / 2) - 8);
+}
+DEVICE float i8_number(const uint8_t *row, int i, int n)
+{
+    const uint8_t *p = row + (int64_t)(i / n) * (5 + n);
+    return f32_at(p) * (float)(p[5 + i % n] - p[4]);
 }
 DEVICE float f8_number(const uint8_t *row, int i, int n)
 {
@@ -426,6 +432,10 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
         return nv4_number(row, i, 64);
     case DTYPE_NV4_256:
         return nv4_number(row, i, 256);
+    case DTYPE_I8_32:
+        return i8_number(row, i, 32);
+    case DTYPE_I8_128:
+        return i8_number(row, i, 128);
     case DTYPE_Q8:
         p = row + b64 * 68;
         return (float)(int8_t)p[4 + j64] * f32_at(p);

@@ -165,7 +165,7 @@ def safetensors_seeds():
 
 def checkpoint(config, tensors, data=b"\x5a"):
     """A part of config.json, a header, and data that repeats; tensors: (name, dtype, shape, bytes or None)."""
-    sizes, header, body = {"U8": 1, "F8_E4M3": 1, "F16": 2, "BF16": 2, "I32": 4, "F32": 4, "I64": 8}, {}, b""
+    sizes, header, body = {"U8": 1, "I8": 1, "F8_E4M3": 1, "F16": 2, "BF16": 2, "I32": 4, "F32": 4, "I64": 8}, {}, b""
     for name, dtype, shape, own in tensors:
         n = sizes[dtype]
         for d in shape:
@@ -187,6 +187,8 @@ def quantized_seeds():
     yield checkpoint({"quant_method": "awq", "bits": 4, "version": "gemm", "zero_point": True},
                      [("a.qweight", "I32", [32, 1], None), ("a.qzeros", "I32", [1, 1], None),
                       ("a.scales", "F16", [1, 8], None)])
+    yield checkpoint({"quant_method": "gptq", "bits": 8}, [("a.qweight", "I32", [16, 4], None), ("a.qzeros", "I32", [2, 1], None),
+                                                           ("a.scales", "F16", [2, 4], None)])
     fp8 = ("a.weight", "F8_E4M3", [3, 160], None)
     yield checkpoint({"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
                      [fp8, ("a.weight_scale_inv", "F32", [1, 2], None)])
@@ -198,6 +200,8 @@ def quantized_seeds():
     compressed = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
                   {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}}
     yield checkpoint(compressed, packed)
+    yield checkpoint(compressed, [("a.weight", "I8", [3, 32], None), ("a.weight_scale", "F16", [3, 1], None),
+                                  ("a.weight_zero_point", "I8", [3, 1], None)])
     yield checkpoint(compressed, packed + [("a.weight_zero_point", "I32", [1, 2], None), ("a.weight_g_idx", "I32", [64], groups)])
     fp4 = [("a.weight_packed", "U8", [2, 32], None), ("a.weight_scale", "F8_E4M3", [2, 4], None),
            ("a.weight_global_scale", "F32", [1], struct.pack("<f", 7))]

@@ -47,16 +47,16 @@ def alone(package, path):
     return module
 
 
-def gptq(group, n=40, k=256):
+def gptq(group, n=40, k=256, bits=4):
     QuantLinear = alone("auto_gptq", "nn_modules/qlinear/qlinear_cuda_old.py").QuantLinear
     group = group if group > 0 else k
-    tensors = {"qweight": words(k // 8, n), "qzeros": words(k // group, n // 8), "scales": halves(k // group, n),
-               "g_idx": torch.arange(k, dtype=torch.int32) // group}
-    layer = QuantLinear(4, group, k, n, False)
+    tensors = {"qweight": words(k * bits // 32, n), "qzeros": words(k // group, n * bits // 32),
+               "scales": halves(k // group, n), "g_idx": torch.arange(k, dtype=torch.int32) // group}
+    layer = QuantLinear(bits, group, k, n, False)
     layer.qweight, layer.qzeros, layer.scales = tensors["qweight"], tensors["qzeros"], tensors["scales"].float()
     layer.g_idx = tensors["g_idx"]
     want = layer(torch.eye(k)).T  # a product with 1 and sums with 0 are exact
-    config = {"quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": False, "sym": False}
+    config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False, "sym": False}
     return config, {f"{NAME}.{key}": x for key, x in tensors.items()}, f"{NAME}.weight", want
 
 
@@ -116,6 +116,13 @@ def packed(bits, group, scales=torch.bfloat16, symmetric=True, n=40, k=384):
         tensors["weight_scale"] = (torch.rand(n, groups) * 0.02 + 1e-4).to(scales)
     return compressed("pack-quantized", tensors, num_bits=bits, type="int", symmetric=symmetric,
                       **({"strategy": "group", "group_size": group} if group else {"strategy": "channel"}))
+
+
+def int8(strategy, scale, zeros=None, n=40, k=256):
+    tensors = {"weight": torch.randint(-128, 128, (n, k), dtype=torch.int8), "weight_scale": scale}
+    if zeros is not None:
+        tensors["weight_zero_point"] = zeros
+    return compressed("int-quantized", tensors, num_bits=8, type="int", symmetric=zeros is None, strategy=strategy)
 
 
 def fp4(scales, n=40, k=384, factor=True):
@@ -183,6 +190,8 @@ CASES = {
     "gptq-64": lambda: gptq(64),
     "gptq-128": lambda: gptq(128),
     "gptq-row": lambda: gptq(-1, k=384),
+    "gptq-8bit-32": lambda: gptq(32, bits=8),
+    "gptq-8bit-128": lambda: gptq(128, bits=8),
     "awq-32": lambda: awq(32),
     "awq-128": lambda: awq(128),
     "fp8-tensor": lambda: fp8("tensor", torch.tensor([0.0123])),
@@ -194,6 +203,12 @@ CASES = {
     "packed-32": lambda: packed(4, 32),
     "packed-128": lambda: packed(4, 128),
     "packed-row": lambda: packed(4, 0),
+    "packed-8bit-32": lambda: packed(8, 32),
+    "packed-8bit-row": lambda: packed(8, 0, torch.float16),
+    "packed-8bit-zeros": lambda: packed(8, 128, symmetric=False, n=42),
+    "packed-int8": lambda: int8("channel", (torch.rand(40, 1) * 0.01).bfloat16()),
+    "packed-int8-tensor": lambda: int8("tensor", torch.tensor([0.0123])),
+    "packed-int8-zeros": lambda: int8("channel", torch.rand(40, 1) * 0.01, torch.randint(-128, 128, (40, 1), dtype=torch.int8)),
     "packed-f16-32": lambda: packed(4, 32, torch.float16),
     "packed-f16-128": lambda: packed(4, 128, torch.float16),
     "packed-zeros-32": lambda: packed(4, 32, symmetric=False),

@@ -99,8 +99,10 @@ enum err quantized_keep(struct quantized *q, struct quantized_tensor as, const c
 
 /* ---- the methods ---- */
 
-enum dtype quantized_g4(int64_t group)
+enum dtype quantized_with_zeros(int bits, int64_t group)
 {
+    if (bits == 8)
+        return group % 128 == 0 ? DTYPE_I8_128 : group % 32 == 0 ? DTYPE_I8_32 : N_DTYPES;
     return group % 128 == 0  ? DTYPE_G4_128
            : group % 64 == 0 ? DTYPE_G4_64
            : group % 32 == 0 ? DTYPE_G4_32
@@ -139,11 +141,13 @@ static enum err groups_add(struct quantized *q, const struct source_tensor *code
         return OK;
     if (!quantized_is(q, codes, "I32") || codes->n_dims != 2 || codes->n_bytes == 0)
         return quantized_fail(q, codes->name, "expected I32 of two dimensions");
-    const int by_k = q->method == METHOD_GPTQ; // a word's eight codes are along k, or in eight rows
-    const int64_t k = codes->dims[0] * (by_k ? 8 : 1), n = codes->dims[1] * (by_k ? 1 : 8);
+    const int by_k = q->method == METHOD_GPTQ; // a word's codes are along k, or in as many rows
+    const int64_t in_word = 32 / q->bits;
+    const int64_t k = codes->dims[0] * (by_k ? in_word : 1);
+    const int64_t n = codes->dims[1] * (by_k ? 1 : in_word);
     const struct source_tensor *scales = quantized_beside(q, stem, ".scales");
     const int64_t n_groups = scales && scales->n_dims == 2 ? scales->dims[0] : 0;
-    if (n_groups == 0 || k % n_groups != 0 || n % 8 != 0)
+    if (n_groups == 0 || k % n_groups != 0 || n % in_word != 0)
         return quantized_fail(q, codes->name, "%lld numbers of %lld rows do not match %s.scales",
                               (long long)k, (long long)n, stem);
     struct quantized_tensor as = {
@@ -151,9 +155,9 @@ static enum err groups_add(struct quantized *q, const struct source_tensor *code
         .codes = codes,
         .scale_n = 1,
         .scale_k = k / n_groups,
-        .t = {.dtype = quantized_g4(k / n_groups), .n_dims = 2, .dims = {n, k}}};
+        .t = {.dtype = quantized_with_zeros(q->bits, k / n_groups), .n_dims = 2, .dims = {n, k}}};
     TRY(quantized_need(q, stem, ".scales", "", n_groups, n, &as.scales));
-    TRY(quantized_need(q, stem, ".qzeros", "I32", n_groups, n / 8, &as.zeros));
+    TRY(quantized_need(q, stem, ".qzeros", "I32", n_groups, n / in_word, &as.zeros));
     if (as.t.dtype == N_DTYPES)
         return quantized_fail(q, codes->name,
                               "unsupported: groups of %lld (supported: multiples of 32)",

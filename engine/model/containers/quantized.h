@@ -8,13 +8,16 @@
  * Refuses: model families.
  *
  * Tensors of each method and the rows' format (n outputs, k inputs):
- *   gptq        NAME.qweight i32 [k / 8, n], .qzeros [groups, n / 8], .scales [groups, n], .g_idx
+ *   gptq        NAME.qweight i32 [k / 8, n], .qzeros [groups, n / 8], .scales [groups, n], .g_idx;
+ *               of 8 bits likewise, four a word: i8_*
  *   awq         NAME.qweight i32 [k, n / 8], .qzeros [groups, n / 8], .scales [groups, n]   g4_*
  *   fp8, fbgemm_fp8, compressed-tensors
  *               NAME.weight e4m3 [n, k], NAME.weight_scale or .weight_scale_inv             f8_*
  *   compressed-tensors
  *               NAME.weight_packed i32 [n, k / 8], .weight_scale [n, groups], .weight_shape,
  *               .weight_zero_point i32 [n / 8, groups] if asymmetric           b4_*, q4_0, g4_*
+ *               the same of 8 bits, four a word, or NAME.weight i8 [n, k],
+ *               .weight_zero_point i8 [n, groups]                                           i8_*
  *               NAME.weight_packed u8 [n, k / 2], .weight_scale e4m3 [n, k / 16],
  *               .weight_global_scale; modelopt: NAME.weight, .weight_scale, .weight_scale_2  nv4_*
  *               NAME.weight_packed u8 [n, k / 2], .weight_scale u8 [n, k / 32]            mxfp4

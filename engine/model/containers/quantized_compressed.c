@@ -30,19 +30,22 @@ static enum err shape_read(const struct quantized *q, const char *stem, int64_t 
     return OK;
 }
 
-/* Codes less 8 (zeros: less a zero of each group): what holds scales of this format. */
-static enum dtype packed_dtype(const struct quantized_tensor *as)
+/* Codes less half their range (zeros: less a zero of each group): what holds scales of this
+ * format. */
+static enum dtype packed_dtype(const struct quantized_tensor *as, int bits)
 {
     const int64_t group = as->scale_k;
+    if (bits == 8)
+        return quantized_with_zeros(8, group);
     if (group % 32 != 0)
         return N_DTYPES;
     if (!as->zeros && as->scales->dtype == DTYPE_BF16)
         return group % 128 == 0 ? DTYPE_B4_128 : DTYPE_B4_32;
-    return !as->zeros && group % 64 != 0 ? DTYPE_Q4_0 : quantized_g4(group);
+    return !as->zeros && group % 64 != 0 ? DTYPE_Q4_0 : quantized_with_zeros(4, group);
 }
 
 /* Scales of groups or of rows [n, groups], or one of all numbers. */
-static enum err packed_scales(const struct quantized *q, const char *stem,
+static enum err packed_scales(const struct quantized *q, const char *stem, int bits,
                               struct quantized_tensor *as)
 {
     const int64_t n = as->t.dims[0], k = as->t.dims[1];
@@ -56,22 +59,31 @@ static enum err packed_scales(const struct quantized *q, const char *stem,
     as->scales = t;
     as->scale_n = is_one ? n : 1;
     as->scale_k = k / groups;
+    const int packed = quantized_is(q, as->codes, "I32");
     if (quantized_beside(q, stem, ".weight_zero_point"))
-        TRY(quantized_need(q, stem, ".weight_zero_point", "I32", ceil_div(n, 8), groups,
-                           &as->zeros));
+        TRY(quantized_need(q, stem, ".weight_zero_point", packed ? "I32" : "I8",
+                           packed ? ceil_div(n, 32 / bits) : n, groups, &as->zeros));
     return quantized_order(q, stem, ".weight_g_idx", k, as->scale_k);
 }
 
+/* Integers: eight or four in an I32, or each an I8. */
 static enum err packed_add(struct quantized *q, const char *stem, const struct source_tensor *codes)
 {
     struct quantized_tensor as = {.method = METHOD_PACKED, .codes = codes, .t = {.n_dims = 2}};
-    TRY(shape_read(q, stem, as.t.dims));
+    const int packed = quantized_is(q, codes, "I32");
+    if (codes->n_dims != 2 || codes->n_bytes == 0)
+        return quantized_fail(q, codes->name, "expected two dimensions");
+    memcpy(as.t.dims, codes->dims, 2 * sizeof *codes->dims);
+    if (packed)
+        TRY(shape_read(q, stem, as.t.dims));
     const int64_t n = as.t.dims[0], k = as.t.dims[1];
-    if (codes->n_dims != 2 || codes->dims[0] != n || codes->dims[1] != ceil_div(k, 8))
-        return quantized_fail(q, codes->name, "expected [%lld, %lld] I32, eight codes of 4 bits",
-                              (long long)n, (long long)ceil_div(k, 8));
-    TRY(packed_scales(q, stem, &as));
-    as.t.dtype = packed_dtype(&as);
+    const int bits = packed && codes->dims[1] == ceil_div(k, 8) ? 4 : 8;
+    if (packed && (codes->dims[0] != n || codes->dims[1] != ceil_div(k, 32 / bits)))
+        return quantized_fail(q, codes->name,
+                              "expected [%lld, %lld or %lld] I32, codes of 4 or 8 bits",
+                              (long long)n, (long long)ceil_div(k, 8), (long long)ceil_div(k, 4));
+    TRY(packed_scales(q, stem, bits, &as));
+    as.t.dtype = packed_dtype(&as, bits);
     if (as.t.dtype == N_DTYPES)
         return quantized_fail(q, codes->name,
                               "unsupported: groups of %lld (supported: multiples of 32)",
@@ -131,5 +143,7 @@ enum err quantized_compressed_add(struct quantized *q, const struct source_tenso
         return (quantized_is(q, t, "I32") ? packed_add : fp4_add)(q, stem, t);
     if (!quantized_stem(t, ".weight", stem))
         return OK;
-    return quantized_is(q, t, "U8") ? fp4_add(q, stem, t) : quantized_fp8_add(q, t);
+    return quantized_is(q, t, "U8")   ? fp4_add(q, stem, t)
+           : quantized_is(q, t, "I8") ? packed_add(q, stem, t)
+                                      : quantized_fp8_add(q, t);
 }

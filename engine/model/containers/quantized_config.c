@@ -74,7 +74,13 @@ static enum err config_flag(const struct quantized *q, const char *key, int want
 static enum err gptq_config(struct quantized *q)
 {
     const char *form;
-    TRY(config_number(q, "bits", "4"));
+    char key[100];
+    int64_t bits = 4;
+    int found;
+    full_key(q, key, "bits");
+    TRY(config_number(q, "bits", "4, 8"));
+    TRY(values_int(q->config, key, 4, 8, &bits, &found));
+    q->bits = (int)bits;
     TRY(config_is(q, "checkpoint_format", "gptq, gptq_v2", &form));
     q->zero_add = strcmp(form, "gptq_v2") != 0;
     return OK;
@@ -111,7 +117,8 @@ static enum err fp8_config(struct quantized *q)
 /* compressed-tensors. Groups of modules may differ; the tensors tell which one a matrix is of. */
 static enum err compressed_config(struct quantized *q)
 {
-    static const char formats[] = "float-quantized, pack-quantized, nvfp4-pack-quantized, "
+    static const char formats[] = "float-quantized, int-quantized, naive-quantized, "
+                                  "pack-quantized, nvfp4-pack-quantized, "
                                   "mxfp4-pack-quantized, mixed-precision";
     const char *s;
     char key[100];
@@ -185,6 +192,7 @@ enum err quantized_config(struct quantized *q)
             "mxfp4");
     q->method = methods[i].method;
     q->block_n = q->block_k = 128;
+    q->bits = 4;
     if (i == N - 1)
         return modelopt_config(q);
     return q->method == METHOD_GPTQ         ? gptq_config(q)

@@ -37,6 +37,7 @@ struct quantized {
     const char *section;         // the object of that file
     enum quantized_method method;
     int64_t block_n, block_k;         // fp8: block that shares a scale
+    int bits;                         // gptq: of a code
     int zero_add;                     // gptq: added to the file's zeros
     int biases_count;                 // 1: some bias of a matrix is not 0
     struct quantized_tensor *tensors; // owned: sorted by name
@@ -64,8 +65,9 @@ enum err quantized_need(const struct quantized *q, const char *stem, const char 
 /* Groups of `group` numbers stand in the order of k: .g_idx says nothing else. */
 enum err quantized_order(const struct quantized *q, const char *stem, const char *tail, int64_t k,
                          int64_t group);
-/* g4_* for groups of this length along k: the largest whose groups divide them; N_DTYPES: none. */
-enum dtype quantized_g4(int64_t group);
+/* g4_* or i8_* for groups of this length along k: the largest whose groups divide them; N_DTYPES:
+ * none. */
+enum dtype quantized_with_zeros(int bits, int64_t group);
 
 /* Adds the matrix of t to the list, if t is its FP8 codes. */
 enum err quantized_fp8_add(struct quantized *q, const struct source_tensor *t);

@@ -44,10 +44,20 @@ static enum err numbers_read(const struct quantized *q, const struct source_tens
     return OK;
 }
 
+static int is_bytes(const struct quantized_tensor *t) // a code is a byte in the file, too
+{
+    return t->method == METHOD_FP8 || t->t.dtype == DTYPE_I8_32 || t->t.dtype == DTYPE_I8_128;
+}
+
 /* Writes the scale of a group and, where the format has one, its zero: the head of a block. */
 static enum err head_put(const struct quantized *q, const struct quantized_tensor *t, int64_t row,
                          float scale, int zero, uint8_t *block)
 {
+    if (is_bytes(t)) {
+        memcpy(block, &scale, sizeof scale);
+        block[4] = (uint8_t)zero;
+        return OK;
+    }
     const int is_bf16 = t->t.dtype == DTYPE_B4_32 || t->t.dtype == DTYPE_B4_128;
     const uint16_t h = is_bf16 ? f32_to_bf16(scale) : f32_to_f16(scale);
     if ((is_bf16 ? bf16_to_f32(h) : f16_to_f32(h)) != scale)
@@ -56,7 +66,7 @@ static enum err head_put(const struct quantized *q, const struct quantized_tenso
                               (long long)row, (double)scale, is_bf16 ? "bf16" : "f16");
     memcpy(block, &h, sizeof h);
     if (!is_bf16 && t->t.dtype != DTYPE_Q4_0)
-        block[2] = (uint8_t)(zero & 15); // 16 wraps to 0, as in the libraries
+        block[2] = (uint8_t)zero;
     return OK;
 }
 
@@ -81,20 +91,23 @@ static enum err band_heads(struct quantized *q, const struct quantized_tensor *t
     const int64_t blocks = t->scale_k / info->block;          // per group
     static const int awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7}; // position of number i of eight
     float scales[64];
-    uint32_t zeros[8];
+    const int bits = q->bits, in_word = 32 / bits;
+    uint32_t zeros[16];
     for (int64_t g = 0; g < n_groups; g++)
         for (int64_t r = 0; r < q->band.n; r++) {
             const int64_t row = q->band.first + r;
             const int some = (int)min_i64(64, q->band.n - r), i = (int)(r % 64);
             if (i == 0) {
                 TRY(numbers_read(q, t->scales, g * n + row, some, scales));
-                TRY(codes_read(q, t->zeros, (g * n + row) / 2, some / 2, zeros));
+                TRY(codes_read(q, t->zeros, (g * n + row) / in_word * 4, some / in_word * 4,
+                               zeros));
             }
-            const int nibble = q->method == METHOD_AWQ ? awq_order[i % 8] : i % 8;
-            const int zero = (int)(zeros[i / 8] >> 4 * nibble & 15) + q->zero_add;
+            const int at = q->method == METHOD_AWQ ? awq_order[i % 8] : i % in_word;
+            const uint32_t zero = (zeros[i / in_word] >> bits * at) + (uint32_t)q->zero_add;
+            const uint32_t mask = (1u << bits) - 1; // 16 wraps to 0, as in the libraries
             uint8_t *block = q->band.rows + r * row_bytes + g * blocks * info->block_bytes;
             for (int64_t b = 0; b < blocks; b++, block += info->block_bytes)
-                TRY(head_put(q, t, row, scales[i], zero, block));
+                TRY(head_put(q, t, row, scales[i], (int)(zero & mask), block));
         }
     return OK;
 }
@@ -108,10 +121,15 @@ static inline uint8_t *code_at(uint8_t *row, const struct dtype_info *info, int6
     return row + at / info->block * info->block_bytes + 3 + in % half;
 }
 
-/* GPTQ: a word holds eight numbers along k of one row. */
-static void gptq_word(uint8_t *row, const struct dtype_info *info, int64_t at, uint32_t word)
+/* GPTQ: a word holds eight numbers along k of one row, or four bytes. */
+static void gptq_word(uint8_t *row, const struct dtype_info *info, int bits, int64_t at,
+                      uint32_t word)
 {
     int shift;
+    if (bits == 8) {
+        memcpy(row + at / info->block * info->block_bytes + 5 + at % info->block, &word, 4);
+        return;
+    }
     uint8_t *to = code_at(row, info, at, &shift); // halves are multiples of 8
     for (int i = 0; i < 8; i++, word >>= 4)
         to[i] |= (uint8_t)((word & 15) << shift);
@@ -140,7 +158,8 @@ static enum err band_codes(struct quantized *q, const struct quantized_tensor *t
         TRY(codes_read(q, t->codes, (line * width + first) * 4, n * 4, words));
         for (int64_t i = 0; i < n; i++)
             if (by_k)
-                gptq_word(q->band.rows + i * row_bytes, info, line * 8, words[i]);
+                gptq_word(q->band.rows + i * row_bytes, info, q->bits, line * 32 / q->bits,
+                          words[i]);
             else
                 awq_word(q->band.rows + i * 8 * row_bytes, row_bytes, info, line, words[i]);
     }
@@ -268,19 +287,28 @@ static enum err packed_row(const struct quantized *q, const struct quantized_ten
 {
     const struct dtype_info *info = dtype_info(t->t.dtype);
     const int64_t k = k_of(t), n_groups = k / t->scale_k;
-    const int head = info->block_bytes - info->block / 2;
-    uint32_t zeros[64] = {0};
+    const int bytes = is_bytes(t), head = info->block_bytes - info->block / (bytes ? 1 : 2);
+    const int signs = bytes && quantized_is(q, t->codes, "I8") ? 0x80 : 0; // int8: 128 less
+    const int bits = bytes ? 8 : 4, in_word = signs ? 1 : 32 / bits; // rows of a word of zeros
+    const int size = signs ? 1 : 4;
+    uint8_t zeros[64 * 4];
     float scales[64];
     for (int64_t i = 0; i < k; i += info->block, out += info->block_bytes) {
         const int64_t g = i / t->scale_k, from = g / 64 * 64, some = min_i64(64, n_groups - from);
         if (g == from && i % t->scale_k == 0) {
             TRY(numbers_read(q, t->scales, row / t->scale_n * n_groups + from, (int)some, scales));
             if (t->zeros)
-                TRY(codes_read(q, t->zeros, (row / 8 * n_groups + from) * 4, some * 4, zeros));
+                TRY(codes_read(q, t->zeros, (row / in_word * n_groups + from) * size, some * size,
+                               zeros));
         }
-        const int zero = t->zeros ? zeros[g - from] >> row % 8 * 4 & 15 : 8;
+        const int64_t bit = row % in_word * bits;
+        const int byte = zeros[(g - from) * size + bit / 8] >> bit % 8;
+        const int zero = t->zeros ? (byte & ((1 << bits) - 1)) ^ signs : 1 << (bits - 1);
         TRY(head_put(q, t, row, scales[g - from], zero, out));
-        halves_put(codes + i / 2, info->block, 1, out + head);
+        if (!bytes)
+            halves_put(codes + i / 2, info->block, 1, out + head);
+        for (int j = 0; bytes && j < info->block; j++)
+            out[head + j] = codes[i + j] ^ (uint8_t)signs;
     }
     return OK;
 }
@@ -290,7 +318,7 @@ enum err quantized_rows(struct quantized *q, const struct quantized_tensor *t, i
 {
     if (t->method == METHOD_GPTQ || t->method == METHOD_AWQ)
         return group_rows(q, t, first, n, out);
-    const int64_t codes_bytes = t->method == METHOD_FP8 ? k_of(t) : k_of(t) / 2;
+    const int64_t codes_bytes = is_bytes(t) ? k_of(t) : k_of(t) / 2;
     uint8_t *codes = malloc((size_t)codes_bytes);
     enum err e = codes ? OK : no_memory(t);
     for (int64_t row = first; e == OK && row < first + n; row++, out += row_bytes_of(t)) {
