@@ -90,7 +90,7 @@ fault("weight_shape may be another", "engine/model/containers/quantized_compress
 fault("packed scales may be of fewer rows", "engine/model/containers/quantized_compressed.c", "|| (!is_one && t->dims[0] != n)", "",
       READERS)
 fault("packed codes may be out of order", "engine/model/containers/quantized_compressed.c",
-      'return quantized_order(q, stem, ".weight_g_idx", k, as->scale_k);', "return OK;", READERS)
+      "return t ? quantized_fail(q, t->name,", "return 0 ? quantized_fail(q, t->name,", READERS)
 fault("modelopt divides", "engine/model/containers/quantized_compressed.c", "    if (divides)\n", "    if (1)\n", READERS)
 fault("compressed-tensors multiplies", "engine/model/containers/quantized_compressed.c", "    if (divides)\n", "    if (0)\n",
       READERS)
@@ -106,8 +106,10 @@ fault("a band is that of another matrix", "engine/model/containers/quantized_row
       QUANTIZED + " --only packs")
 fault("scales of f32 are rounded to f16", "engine/model/containers/quantized_rows.c", "if ((is_bf16 ? bf16_to_f32(h) : f16_to_f32(h)) != scale)",
       "if (0)", READERS)
-fault("g_idx is not looked at", "engine/model/containers/quantized.c", "            if (is != i / group)\n".replace("            ", "        "),
-      "        if (0)\n", READERS)
+fault("g_idx is not looked at", "engine/model/containers/quantized.c", "        if (is != i / group)\n", "        if (0)\n",
+      QUANTIZED + " --only definitions --only hostile")
+fault("codes in an order have the scales of no order", "engine/model/containers/quantized_rows.c", "row + q->band.order[i] * (t->scale_k",
+      "row + i / t->scale_k * (t->scale_k", QUANTIZED + " --only definitions")
 fault("a group far away is none", "engine/model/containers/quantized.c", "if (is < 0 || is >= k / group)", "if (is < 0)", READERS)
 fault("zeros of another shape", "engine/model/containers/quantized.c",
       "if (t->n_dims != 2 || t->dims[0] != n || t->dims[1] != k)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"",

@@ -110,10 +110,11 @@ enum dtype quantized_with_zeros(int bits, int64_t group)
 }
 
 enum err quantized_order(const struct quantized *q, const char *stem, const char *tail, int64_t k,
-                         int64_t group)
+                         int64_t group, const struct source_tensor **order)
 {
     const struct source_tensor *t = quantized_beside(q, stem, tail);
     int32_t index[1024];
+    *order = NULL;
     if (!t)
         return OK;
     if (t->n_dims != 1 || t->dims[0] != k || !quantized_is(q, t, "I32"))
@@ -127,9 +128,7 @@ enum err quantized_order(const struct quantized *q, const char *stem, const char
             return quantized_fail(q, t->name, "number %lld is %d, there are %lld groups",
                                   (long long)i, (int)is, (long long)(k / group));
         if (is != i / group)
-            return quantized_fail(q, t->name,
-                                  "unsupported: groups in the order of activations "
-                                  "(desc_act, or actorder group)");
+            *order = t;
     }
     return OK;
 }
@@ -163,7 +162,11 @@ static enum err groups_add(struct quantized *q, const struct source_tensor *code
                               "unsupported: groups of %lld (supported: multiples of 32)",
                               (long long)as.scale_k);
     if (by_k)
-        TRY(quantized_order(q, stem, ".g_idx", k, as.scale_k));
+        TRY(quantized_order(q, stem, ".g_idx", k, as.scale_k, &as.order));
+    if (as.order) {
+        as.coded = as.t.dtype;
+        as.t.dtype = DTYPE_F32;
+    }
     return quantized_keep(q, as, stem, ".weight");
 }
 
@@ -386,6 +389,7 @@ void quantized_close(struct quantized *q)
     }
     free(q->tensors);
     free(q->band.rows);
+    free(q->band.order);
     free(q);
 }
 

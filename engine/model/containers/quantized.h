@@ -9,7 +9,7 @@
  *
  * Tensors of each method and the rows' format (n outputs, k inputs):
  *   gptq        NAME.qweight i32 [k / 8, n], .qzeros [groups, n / 8], .scales [groups, n], .g_idx;
- *               of 8 bits likewise, four a word: i8_*
+ *               of 8 bits likewise, four a word: i8_*; groups not in the order of k: f32
  *   awq         NAME.qweight i32 [k, n / 8], .qzeros [groups, n / 8], .scales [groups, n]   g4_*
  *   fp8, fbgemm_fp8, compressed-tensors
  *               NAME.weight e4m3 [n, k], NAME.weight_scale or .weight_scale_inv             f8_*

@@ -63,7 +63,11 @@ static enum err packed_scales(const struct quantized *q, const char *stem, int b
     if (quantized_beside(q, stem, ".weight_zero_point"))
         TRY(quantized_need(q, stem, ".weight_zero_point", packed ? "I32" : "I8",
                            packed ? ceil_div(n, 32 / bits) : n, groups, &as->zeros));
-    return quantized_order(q, stem, ".weight_g_idx", k, as->scale_k);
+    TRY(quantized_order(q, stem, ".weight_g_idx", k, as->scale_k, &t));
+    return t ? quantized_fail(q, t->name,
+                              "unsupported: groups in the order of activations "
+                              "(actorder group)")
+             : OK;
 }
 
 /* Integers: eight or four in an I32, or each an I8. */

@@ -23,7 +23,9 @@ struct quantized_tensor {
     enum quantized_method method;
     const struct source_tensor *codes, *scales; // borrowed from hf
     const struct source_tensor *zeros;          // likewise; NULL: none
-    int64_t scale_n, scale_k;                   // rows and numbers along k that share a scale
+    const struct source_tensor *order; // gptq: group of each number along k; NULL: ascending
+    enum dtype coded;                  // with an order: the format of the band's rows
+    int64_t scale_n, scale_k;          // rows and numbers along k that share a scale
     /* nf4 with quantised scales: map[code] * nested[i / 256] + offset. */
     const struct source_tensor *nested; // NULL: scales are f32
     float *map;                         // owned: [256]; NULL: nf4_scale_number()'s table
@@ -38,6 +40,7 @@ struct quantized {
     enum quantized_method method;
     int64_t block_n, block_k;         // fp8: block that shares a scale
     int bits;                         // gptq: of a code
+    int order_told;                   // 1: what an order costs has been said
     int zero_add;                     // gptq: added to the file's zeros
     int biases_count;                 // 1: some bias of a matrix is not 0
     struct quantized_tensor *tensors; // owned: sorted by name
@@ -45,7 +48,8 @@ struct quantized {
     struct { // cached rows [first, first + n) of gptq and awq, whose files store columns
         const struct quantized_tensor *of;
         int64_t first, n;
-        uint8_t *rows; // owned
+        uint8_t *rows;  // owned
+        int32_t *order; // owned: [k], where the matrix has one
     } band;
 };
 
@@ -62,9 +66,10 @@ int quantized_is(const struct quantized *q, const struct source_tensor *t, const
 /* The tensor STEM + tail, which must have this format ("": any plain numbers) and shape. */
 enum err quantized_need(const struct quantized *q, const char *stem, const char *tail,
                         const char *format, int64_t n, int64_t k, const struct source_tensor **out);
-/* Groups of `group` numbers stand in the order of k: .g_idx says nothing else. */
+/* Checks STEM + tail, the group of each number along k; *order is NULL if there is none, or if
+ * groups of `group` numbers stand in the order of k. */
 enum err quantized_order(const struct quantized *q, const char *stem, const char *tail, int64_t k,
-                         int64_t group);
+                         int64_t group, const struct source_tensor **order);
 /* g4_* or i8_* for groups of this length along k: the largest whose groups divide them; N_DTYPES:
  * none. */
 enum dtype quantized_with_zeros(int bits, int64_t group);

@@ -26,6 +26,17 @@ static int64_t row_bytes_of(const struct quantized_tensor *t)
     return dtype_row_bytes(t->t.dtype, k_of(t));
 }
 
+/* The format of the rows before an order is applied. */
+static enum dtype coded_of(const struct quantized_tensor *t)
+{
+    return t->order ? t->coded : t->t.dtype;
+}
+
+static int64_t coded_bytes_of(const struct quantized_tensor *t)
+{
+    return dtype_row_bytes(coded_of(t), k_of(t));
+}
+
 static enum err codes_read(const struct quantized *q, const struct source_tensor *t, int64_t at,
                            int64_t n_bytes, void *out)
 {
@@ -46,7 +57,8 @@ static enum err numbers_read(const struct quantized *q, const struct source_tens
 
 static int is_bytes(const struct quantized_tensor *t) // a code is a byte in the file, too
 {
-    return t->method == METHOD_FP8 || t->t.dtype == DTYPE_I8_32 || t->t.dtype == DTYPE_I8_128;
+    const enum dtype d = coded_of(t);
+    return t->method == METHOD_FP8 || d == DTYPE_I8_32 || d == DTYPE_I8_128;
 }
 
 /* Writes the scale of a group and, where the format has one, its zero: the head of a block. */
@@ -58,14 +70,15 @@ static enum err head_put(const struct quantized *q, const struct quantized_tenso
         block[4] = (uint8_t)zero;
         return OK;
     }
-    const int is_bf16 = t->t.dtype == DTYPE_B4_32 || t->t.dtype == DTYPE_B4_128;
+    const enum dtype d = coded_of(t);
+    const int is_bf16 = d == DTYPE_B4_32 || d == DTYPE_B4_128;
     const uint16_t h = is_bf16 ? f32_to_bf16(scale) : f32_to_f16(scale);
     if ((is_bf16 ? bf16_to_f32(h) : f16_to_f32(h)) != scale)
         return quantized_fail(q, t->scales->name,
                               "row %lld: unsupported: a scale of %g does not fit %s",
                               (long long)row, (double)scale, is_bf16 ? "bf16" : "f16");
     memcpy(block, &h, sizeof h);
-    if (!is_bf16 && t->t.dtype != DTYPE_Q4_0)
+    if (!is_bf16 && d != DTYPE_Q4_0)
         block[2] = (uint8_t)zero;
     return OK;
 }
@@ -86,8 +99,8 @@ static void halves_put(const uint8_t *codes, int block, int high, uint8_t *out)
 /* Writes scale and zero of every group of the band's rows to the heads of their blocks. */
 static enum err band_heads(struct quantized *q, const struct quantized_tensor *t)
 {
-    const int64_t row_bytes = row_bytes_of(t), n = t->t.dims[0], n_groups = k_of(t) / t->scale_k;
-    const struct dtype_info *info = dtype_info(t->t.dtype);
+    const int64_t row_bytes = coded_bytes_of(t), n = t->t.dims[0], n_groups = k_of(t) / t->scale_k;
+    const struct dtype_info *info = dtype_info(coded_of(t));
     const int64_t blocks = t->scale_k / info->block;          // per group
     static const int awq_order[8] = {0, 4, 1, 5, 2, 6, 3, 7}; // position of number i of eight
     float scales[64];
@@ -150,10 +163,10 @@ static void awq_word(uint8_t *rows, int64_t row_bytes, const struct dtype_info *
 static enum err band_codes(struct quantized *q, const struct quantized_tensor *t, uint32_t *words)
 {
     const int by_k = q->method == METHOD_GPTQ;
-    const int64_t row_bytes = row_bytes_of(t), width = t->codes->dims[1]; // words per line
+    const int64_t row_bytes = coded_bytes_of(t), width = t->codes->dims[1]; // words per line
     const int64_t n_lines = t->codes->dims[0], n = by_k ? q->band.n : q->band.n / 8;
     const int64_t first = by_k ? q->band.first : q->band.first / 8;
-    const struct dtype_info *info = dtype_info(t->t.dtype);
+    const struct dtype_info *info = dtype_info(coded_of(t));
     for (int64_t line = 0; line < n_lines; line++) {
         TRY(codes_read(q, t->codes, (line * width + first) * 4, n * 4, words));
         for (int64_t i = 0; i < n; i++)
@@ -166,10 +179,65 @@ static enum err band_codes(struct quantized *q, const struct quantized_tensor *t
     return OK;
 }
 
+/* Once, where the first such rows are read. */
+static void order_tell(struct quantized *q)
+{
+    int64_t file_bytes = 0, bytes = 0;
+    for (int64_t i = 0; i < q->n_tensors && !q->order_told; i++) {
+        const struct quantized_tensor *t = &q->tensors[i];
+        bytes += t->order ? t->t.n_bytes : 0;
+        file_bytes += t->order ? t->codes->n_bytes : 0;
+    }
+    q->order_told = 1;
+    if (bytes > 0)
+        log_line(LOG_WARN,
+                 "%s: groups in the order of activations (desc_act): %.1f GiB of codes become %.1f "
+                 "GiB of f32 in a pack; --weights bf16, q8 or q4 make it smaller",
+                 q->hf->dir, (double)file_bytes / 0x1p30, (double)bytes / 0x1p30);
+}
+
+static enum err band_order(struct quantized *q, const struct quantized_tensor *t)
+{
+    const int64_t n_groups = k_of(t) / t->scale_k;
+    order_tell(q);
+    free(q->band.order);
+    q->band.order = malloc((size_t)k_of(t) * sizeof *q->band.order);
+    if (!q->band.order)
+        return no_memory(t);
+    TRY(codes_read(q, t->order, 0, t->order->n_bytes, q->band.order));
+    for (int64_t i = 0; i < k_of(t); i++)
+        if (q->band.order[i] < 0 || q->band.order[i] >= n_groups)
+            return fail(ERR_CORRUPT, "%.512s: tensor %.200s: changed", q->hf->dir, t->order->name);
+    return OK;
+}
+
+/* A row of the band, whose blocks have scale and zero of the groups in their order and codes in
+ * that of k, to f32: of these numbers no shorter format holds all bits. */
+static void ordered_row(const struct quantized *q, const struct quantized_tensor *t, uint8_t *row,
+                        uint8_t *out)
+{
+    const struct dtype_info *info = dtype_info(coded_of(t));
+    const int bytes = is_bytes(t), n_bytes = info->block / (bytes ? 1 : 2);
+    for (int64_t i = 0; i < k_of(t); i++) {
+        const uint8_t *head =
+            row + q->band.order[i] * (t->scale_k / info->block) * info->block_bytes;
+        uint16_t h;
+        float d;
+        int shift = 0;
+        memcpy(&h, head, sizeof h);
+        memcpy(&d, head, sizeof d);
+        const int code = bytes ? row[i / info->block * info->block_bytes + 5 + i % info->block]
+                               : *code_at(row, info, i, &shift);
+        const int zero = head[info->block_bytes - n_bytes - 1];
+        d = (bytes ? d : f16_to_f32(h)) * (float)((bytes ? code : code >> shift & 15) - zero);
+        memcpy(out + 4 * i, &d, sizeof d);
+    }
+}
+
 /* Makes the band that starts at the 32 rows around `row`. */
 static enum err band_make(struct quantized *q, const struct quantized_tensor *t, int64_t row)
 {
-    const int64_t row_bytes = row_bytes_of(t), first = row / PANEL_ROWS * PANEL_ROWS;
+    const int64_t row_bytes = coded_bytes_of(t), first = row / PANEL_ROWS * PANEL_ROWS;
     const int64_t most = max_i64(BAND_BYTES / row_bytes / PANEL_ROWS, 1) * PANEL_ROWS;
     const int64_t n = min_i64(most, t->t.dims[0] - first);
     free(q->band.rows);
@@ -181,6 +249,8 @@ static enum err band_make(struct quantized *q, const struct quantized_tensor *t,
     enum err e = q->band.rows && words ? band_heads(q, t) : no_memory(t);
     if (e == OK)
         e = band_codes(q, t, words);
+    if (e == OK && t->order)
+        e = band_order(q, t);
     free(words);
     if (e == OK)
         q->band.of = t;
@@ -190,13 +260,16 @@ static enum err band_make(struct quantized *q, const struct quantized_tensor *t,
 static enum err group_rows(struct quantized *q, const struct quantized_tensor *t, int64_t first,
                            int64_t n, uint8_t *out)
 {
-    const int64_t row_bytes = row_bytes_of(t);
+    const int64_t row_bytes = row_bytes_of(t), coded_bytes = coded_bytes_of(t);
     for (int64_t i = 0; i < n; i++) {
         const int64_t row = first + i, at = row - q->band.first;
         if (q->band.of != t || at < 0 || at >= q->band.n)
             TRY(band_make(q, t, row));
-        memcpy(out + i * row_bytes, q->band.rows + (row - q->band.first) * row_bytes,
-               (size_t)row_bytes);
+        uint8_t *from = q->band.rows + (row - q->band.first) * coded_bytes;
+        if (t->order)
+            ordered_row(q, t, from, out + i * row_bytes);
+        else
+            memcpy(out + i * row_bytes, from, (size_t)row_bytes);
     }
     return OK;
 }
