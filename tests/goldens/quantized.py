@@ -47,16 +47,19 @@ def alone(package, path):
     return module
 
 
-def gptq(group, n=40, k=256, bits=4):
-    QuantLinear = alone("auto_gptq", "nn_modules/qlinear/qlinear_cuda_old.py").QuantLinear
+def gptq(group, n=40, k=256, bits=4, ordered=False):
+    QuantLinear = alone("auto_gptq", f"nn_modules/qlinear/qlinear_cuda{'' if ordered else '_old'}.py").QuantLinear
     group = group if group > 0 else k
     tensors = {"qweight": words(k * bits // 32, n), "qzeros": words(k // group, n * bits // 32),
                "scales": halves(k // group, n), "g_idx": torch.arange(k, dtype=torch.int32) // group}
+    if ordered:
+        tensors["g_idx"] = tensors["g_idx"][torch.randperm(k)]
+        tensors["qzeros"] &= 0x77777777  # this class, unlike the other one, has zeros of 16
     layer = QuantLinear(bits, group, k, n, False)
     layer.qweight, layer.qzeros, layer.scales = tensors["qweight"], tensors["qzeros"], tensors["scales"].float()
     layer.g_idx = tensors["g_idx"]
     want = layer(torch.eye(k)).T  # a product with 1 and sums with 0 are exact
-    config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": False, "sym": False}
+    config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": ordered, "sym": False}
     return config, {f"{NAME}.{key}": x for key, x in tensors.items()}, f"{NAME}.weight", want
 
 
@@ -192,6 +195,8 @@ CASES = {
     "gptq-row": lambda: gptq(-1, k=384),
     "gptq-8bit-32": lambda: gptq(32, bits=8),
     "gptq-8bit-128": lambda: gptq(128, bits=8),
+    "gptq-ordered": lambda: gptq(64, ordered=True),
+    "gptq-ordered-8bit": lambda: gptq(128, bits=8, ordered=True),
     "awq-32": lambda: awq(32),
     "awq-128": lambda: awq(128),
     "fp8-tensor": lambda: fp8("tensor", torch.tensor([0.0123])),
