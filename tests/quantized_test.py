@@ -524,7 +524,10 @@ def unreadable(tally, place, a):
 
 
 def apart(tally, place, a):
-    """modelopt's older checkpoints say in hf_quant_config.json how they are quantised."""
+    """Some say elsewhere how they are quantised: modelopt's older checkpoints in hf_quant_config.json."""
+    tensors, want = packed(np.random.default_rng(8), 64, 256)
+    write(place.at("text"), {"text_config": {"quantization_config": PACKED}}, {UP + tail: x for tail, x in tensors.items()})
+    same(tally, "text_config", place.at("text"), UP + ".weight", want)
     tensors, want = nvfp4(np.random.default_rng(9), 64, 256, False)
     write(place.at("m"), {}, {UP + tail: x for tail, x in tensors.items()})
     for algo, ok in (("NVFP4", True), ("MXFP8", False)):

@@ -347,25 +347,26 @@ int quantized_is_part(const struct quantized *q, const char *name)
 
 enum err quantized_open(struct quantized **out, const struct hf *hf)
 {
+    const struct {
+        const struct values *config;
+        const char *section;
+    } places[] = {{&hf->config, "quantization_config"},
+                  {&hf->config, "text_config.quantization_config"}, // of several models in one
+                  {&hf->quant, "quantization"}};                    // modelopt's own file
+    enum { N = sizeof places / sizeof *places };
     int64_t n_members;
-    int found;
+    int found = 0, at = -1;
     *out = NULL;
-    const struct values *config = &hf->config;
-    const char *section = "quantization_config";
-    TRY(values_count(config, section, &n_members, &found));
-    if (!found) { // modelopt's own file
-        config = &hf->quant;
-        section = "quantization";
-        TRY(values_count(config, section, &n_members, &found));
-    }
+    while (!found && ++at < N)
+        TRY(values_count(places[at].config, places[at].section, &n_members, &found));
     if (!found)
         return OK;
     struct quantized *q = calloc(1, sizeof *q);
     if (!q)
         return no_memory();
     q->hf = hf;
-    q->config = config;
-    q->section = section;
+    q->config = places[at].config;
+    q->section = places[at].section;
     enum err e = quantized_config(q);
     if (e == OK)
         e = list(q);
