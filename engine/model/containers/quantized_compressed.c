@@ -52,7 +52,7 @@ static enum err packed_scales(const struct quantized *q, const char *stem, int b
     const struct source_tensor *t = quantized_beside(q, stem, ".weight_scale");
     if (!t)
         return quantized_fail(q, stem, ".weight_scale is missing");
-    const int is_one = t->n_dims == 1 && t->dims[0] == 1;
+    const int is_one = t->n_dims == 0 || (t->n_dims == 1 && t->dims[0] == 1);
     const int64_t groups = is_one ? 1 : t->n_dims == 2 ? t->dims[1] : 0;
     if (t->dtype == N_DTYPES || groups < 1 || k % groups != 0 || (!is_one && t->dims[0] != n))
         return quantized_fail(q, t->name, "expected numbers, [%lld, groups]", (long long)n);
