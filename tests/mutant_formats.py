@@ -77,7 +77,7 @@ fault("a device's row has no signs", "kernels/cuda/rows.cu:grid_row_number", "gr
 
 fault("gptq's zeros are as they are in the file", "engine/model/containers/quantized_config.c",
       'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', READERS)
-fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "(int)(zero & mask)", "(int)(zero & 31)", READERS)
+fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "mask = (1u << bits) - 1;", "mask = (2u << bits) - 1;", READERS)
 fault("int8 is bytes", "engine/model/containers/quantized_rows.c", "? 0x80 : 0; // int8", "? 0x00 : 0; // int8", READERS)
 fault("zeros of 8 bits are of 4", "engine/model/containers/quantized.c", "n_groups, n / in_word, &as.zeros", "n_groups, n / 8, &as.zeros",
       READERS)
@@ -109,7 +109,7 @@ fault("scales of f32 are rounded to f16", "engine/model/containers/quantized_row
 fault("g_idx is not looked at", "engine/model/containers/quantized.c", "        if (is != i / group)\n", "        if (0)\n",
       QUANTIZED + " --only definitions --only hostile")
 fault("codes in an order have the scales of no order", "engine/model/containers/quantized_rows.c", "row + q->band.order[i] * (t->scale_k",
-      "row + i / t->scale_k * (t->scale_k", QUANTIZED + " --only definitions")
+      "row + q->band.order[i ^ 1] * (t->scale_k", QUANTIZED + " --only definitions")
 fault("a group far away is none", "engine/model/containers/quantized.c", "if (is < 0 || is >= k / group)", "if (is < 0)", READERS)
 fault("zeros of another shape", "engine/model/containers/quantized.c",
       "if (t->n_dims != 2 || t->dims[0] != n || t->dims[1] != k)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"",

@@ -453,9 +453,9 @@ def lies_packed(r):
     for tail in ("scale", "shape"):
         yield "no " + tail, PACKED, change(p, ".weight_" + tail, None), f".weight_{tail} is missing"
     for what, shape in (("short", [64]), ("of bytes", np.ones(2, np.uint8)), ("of no rows", [0, 256]), ("far", [64, 2**40]),
-                        ("of less", [64, 128]), ("of more", [65, 256])):
+                        ("of less", [64, 128]), ("of no bits", [64, 192]), ("of more", [65, 256])):
         message = {"short": "shape: expected [2] I64", "of bytes": "shape: expected [2] I64", "of no rows": "0 is no size",
-                   "far": "1099511627776 is no size", "of less": "unsupported: groups of 16",
+                   "far": "1099511627776 is no size", "of less": "unsupported: groups of 16", "of no bits": "expected [64, 24 or 48] I32",
                    "of more": "packed: expected [65, 32 or 64] I32"}[what]
         yield "shape " + what, PACKED, change(p, ".weight_shape", np.array(shape)), message
     for what, x in (("of rows", np.ones(64, np.float16)), ("7 groups", np.ones((64, 7), np.float16)), ("none", np.ones((64, 0), np.float16)),
