@@ -58,9 +58,15 @@ enum dtype {
     DTYPE_F8_128,
     DTYPE_NF4,    // bitsandbytes: groups of 64 4-bit table codes, each with an f32 scale
     DTYPE_NF4_S8, // the same with 8-bit scales (kernels/dtype_nf4.h)
-    DTYPE_Q8,     // ours: groups of 64 along k (the last may be shorter): symmetric int8, f32 scale
-    DTYPE_Q4,     // ours: groups of 64 along k: unsigned 4-bit codes, f16 scale and f16 minimum
-    DTYPE_BF12,   // ours: lossless 12-bit bf16, in panels only, and only where bf12_fits()
+    DTYPE_B4_32,  // compressed-tensors: groups of 4-bit codes less 8, each with a bf16 scale
+    DTYPE_B4_128,
+    DTYPE_NV4_64, // NVFP4: e2m1 codes, an e4m3 scale per 16, an f32 factor per block
+    DTYPE_NV4_256,
+    DTYPE_I8_32, // GPTQ, compressed-tensors: groups of bytes, each with an f32 scale and a zero
+    DTYPE_I8_128,
+    DTYPE_Q8,   // ours: groups of 64 along k (the last may be shorter): symmetric int8, f32 scale
+    DTYPE_Q4,   // ours: groups of 64 along k: unsigned 4-bit codes, f16 scale and f16 minimum
+    DTYPE_BF12, // ours: lossless 12-bit bf16, in panels only, and only where bf12_fits()
     N_DTYPES
 };
 

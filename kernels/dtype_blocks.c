@@ -20,6 +20,7 @@ static inline float f16_at(const uint8_t *p)
 static const float nl_numbers[16] = {COLUMN_NL_NUMBERS};
 static const float mxfp4_numbers[16] = {COLUMN_MXFP4_NUMBERS};
 static const float nf4_numbers[16] = {COLUMN_NF4_NUMBERS};
+static const float e2m1_numbers[16] = {COLUMN_E2M1_NUMBERS};
 
 /* Decodes n bytes to 2 n numbers: the low halves, then the high halves. */
 static inline void looked_up(const float numbers[16], float d, const uint8_t *q, int n,
@@ -276,17 +277,19 @@ DTYPE_CLONES void blocks_decode_tq1_0(const uint8_t *blocks, int64_t n, float *r
     }
 }
 
+/* n bytes: d * (code - zero), the low halves, then the high halves. */
+static inline void less_zero(float d, int zero, const uint8_t *q, int n, float *restrict out)
+{
+    for (int j = 0; j < n; j++)
+        out[j] = d * (float)((q[j] & 15) - zero);
+    for (int j = 0; j < n; j++)
+        out[n + j] = d * (float)((q[j] >> 4) - zero);
+}
+
 static inline void decode_g4(const uint8_t *blocks, int64_t n, int group, float *restrict out)
 {
-    for (int64_t i = 0; i < n; i += group, blocks += 3 + group / 2, out += group) {
-        const float d = f16_at(blocks);
-        const int zero = blocks[2];
-        const uint8_t *q = blocks + 3;
-        for (int j = 0; j < group / 2; j++)
-            out[j] = d * (float)((q[j] & 15) - zero);
-        for (int j = 0; j < group / 2; j++)
-            out[group / 2 + j] = d * (float)((q[j] >> 4) - zero);
-    }
+    for (int64_t i = 0; i < n; i += group, blocks += 3 + group / 2, out += group)
+        less_zero(f16_at(blocks), blocks[2], blocks + 3, group / 2, out);
 }
 
 DTYPE_CLONES void blocks_decode_g4_32(const uint8_t *blocks, int64_t n, float *restrict out)
@@ -302,6 +305,25 @@ DTYPE_CLONES void blocks_decode_g4_64(const uint8_t *blocks, int64_t n, float *r
 DTYPE_CLONES void blocks_decode_g4_128(const uint8_t *blocks, int64_t n, float *restrict out)
 {
     decode_g4(blocks, n, 128, out);
+}
+
+static inline void decode_b4(const uint8_t *blocks, int64_t n, int group, float *restrict out)
+{
+    uint16_t d;
+    for (int64_t i = 0; i < n; i += group, blocks += 2 + group / 2, out += group) {
+        memcpy(&d, blocks, sizeof d);
+        less_zero(bf16_to_f32(d), 8, blocks + 2, group / 2, out);
+    }
+}
+
+DTYPE_CLONES void blocks_decode_b4_32(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_b4(blocks, n, 32, out);
+}
+
+DTYPE_CLONES void blocks_decode_b4_128(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_b4(blocks, n, 128, out);
 }
 
 static inline void decode_f8(const uint8_t *blocks, int64_t n, int group, float *restrict out)
@@ -331,6 +353,52 @@ DTYPE_CLONES void blocks_decode_nf4(const uint8_t *blocks, int64_t n, float *res
         memcpy(&d, blocks, sizeof d);
         looked_up(nf4_numbers, d, blocks + 4, 32, out);
     }
+}
+
+static inline void decode_nv4(const uint8_t *blocks, int64_t n, int block, float *restrict out)
+{
+    const int parts = block / 16;
+    float factor;
+    for (int64_t i = 0; i < n; i += block, blocks += 4 + parts + block / 2) {
+        memcpy(&factor, blocks, sizeof factor);
+        for (int part = 0; part < parts; part++, out += 16) {
+            const uint8_t *q = blocks + 4 + parts + part % (parts / 2) * 16;
+            const float d = e4m3_scaled(blocks[4 + part], factor);
+            for (int j = 0; j < 16; j++)
+                out[j] = d * e2m1_numbers[q[j] >> (part < parts / 2 ? 0 : 4) & 15];
+        }
+    }
+}
+
+DTYPE_CLONES void blocks_decode_nv4_64(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_nv4(blocks, n, 64, out);
+}
+
+DTYPE_CLONES void blocks_decode_nv4_256(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_nv4(blocks, n, 256, out);
+}
+
+static inline void decode_i8(const uint8_t *blocks, int64_t n, int group, float *restrict out)
+{
+    float d;
+    for (int64_t i = 0; i < n; i += group, blocks += 5 + group, out += group) {
+        memcpy(&d, blocks, sizeof d);
+        const int zero = blocks[4];
+        for (int j = 0; j < group; j++)
+            out[j] = d * (float)(blocks[5 + j] - zero);
+    }
+}
+
+DTYPE_CLONES void blocks_decode_i8_32(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_i8(blocks, n, 32, out);
+}
+
+DTYPE_CLONES void blocks_decode_i8_128(const uint8_t *blocks, int64_t n, float *restrict out)
+{
+    decode_i8(blocks, n, 128, out);
 }
 
 /* As a row in dtype_nf4.h. */

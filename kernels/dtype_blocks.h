@@ -49,7 +49,11 @@ void blocks_decode_iq3_s(const uint8_t *blocks, int64_t n, float *restrict out);
  * halves of the bytes hold the first half of the numbers, high halves the second.
  * g4: f16 scale, u8 zero, codes: number = scale * (code - zero).
  * f8: f32 scale, e4m3 bytes: number = byte * scale.
- * nf4: f32 scale, codes: number = table[code] * scale. */
+ * nf4: f32 scale, codes: number = table[code] * scale.
+ * b4: bf16 scale, codes: number = scale * (code - 8).
+ * i8: f32 scale, u8 zero, bytes: number = scale * (byte - zero).
+ * nv4: f32 factor, e4m3 scale per 16 numbers, codes: number = e2m1[code] * e4m3_scaled(scale,
+ * factor). */
 void blocks_decode_g4_32(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_g4_64(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_g4_128(const uint8_t *blocks, int64_t n, float *restrict out);
@@ -57,6 +61,12 @@ void blocks_decode_f8_32(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_f8_128(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_nf4(const uint8_t *blocks, int64_t n, float *restrict out);
 void blocks_decode_nf4_s8(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_b4_32(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_b4_128(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_nv4_64(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_nv4_256(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_i8_32(const uint8_t *blocks, int64_t n, float *restrict out);
+void blocks_decode_i8_128(const uint8_t *blocks, int64_t n, float *restrict out);
 
 /* q8: f32 scale, 64 int8: number = q * scale. */
 void blocks_decode_q8(const uint8_t *blocks, int64_t n, float *restrict out);

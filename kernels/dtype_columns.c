@@ -110,13 +110,13 @@ static void block_scales(enum dtype t, const struct column_format *f, const uint
     } places[N_DTYPES] = {
         [DTYPE_Q2_K] = {80, 0, 16}, [DTYPE_Q3_K] = {108, 96, 12},  [DTYPE_Q4_K] = {0, 4, 12},
         [DTYPE_Q5_K] = {0, 4, 12},  [DTYPE_Q6_K] = {208, 192, 16}, [DTYPE_IQ4_XS] = {0, 2, 6},
-        [DTYPE_TQ2_0] = {64, 0, 0},
+        [DTYPE_TQ2_0] = {64, 0, 0}, [DTYPE_NV4_64] = {0, 4, 4},    [DTYPE_NV4_256] = {0, 4, 16},
     };
     const uint8_t *d = b + places[t].d, *scales = b + places[t].scales;
-    const int d_bytes = !columns_scale_is_wide(f->kind) ? 2 : f->kind == COLUMN_E8M0 ? 1 : 4;
+    const int d_bytes = columns_scale_bytes(f->kind);
     memcpy(column + d_bytes * row, d, (size_t)d_bytes);
-    if (f->kind == COLUMN_ZERO)
-        column[f->min_at + row] = d[2];
+    if (columns_has_zero(f->kind))
+        column[f->min_at + row] = d[d_bytes];
     else if (f->min_at)
         memcpy(column + f->min_at + 2 * row, d + 2, 2);
     for (int i = 0; i < places[t].n_scales; i++)
@@ -168,18 +168,22 @@ void columns_pack(enum dtype t, const void *const rows[PANEL_ROWS], int64_t k, u
 static const float nl_numbers[16] = {COLUMN_NL_NUMBERS};
 static const float mxfp4_numbers[16] = {COLUMN_MXFP4_NUMBERS};
 static const float nf4_numbers[16] = {COLUMN_NF4_NUMBERS};
+static const float e2m1_numbers[16] = {COLUMN_E2M1_NUMBERS};
 
 static const float *numbers_of(int kind)
 {
     if (!columns_is_looked_up(kind))
         return NULL;
-    return kind == COLUMN_E8M0 ? mxfp4_numbers : kind == COLUMN_NF4 ? nf4_numbers : nl_numbers;
+    return kind == COLUMN_E8M0   ? mxfp4_numbers
+           : kind == COLUMN_NF4  ? nf4_numbers
+           : kind == COLUMN_E2M1 ? e2m1_numbers
+                                 : nl_numbers;
 }
 
 /* The state of decoding a slice, lane by lane: number i = d * (code i - bias) + m; COLUMN_ZERO: d *
- * (code i - m); table: d * numbers[code i]. Lanes are in output order: for bf16 the two parities of
- * a row are adjacent, as in the column; for f32 all rows of even numbers come first, then those of
- * odd. */
+ * (code i - m), also COLUMN_BYTES; table: d * numbers[code i]. Lanes are in output order: for bf16
+ * the two parities of a row are adjacent, as in the column; for f32 all rows of even numbers come
+ * first, then those of odd. */
 struct slice {
     int bits, bias, kind;
     const float *numbers;                     // NULL: codes are numbers
@@ -199,11 +203,16 @@ static inline void lanes_set(struct slice *s, int row, float scale, float min)
 
 static float column_scale(int kind, const uint8_t *column, int row)
 {
+    uint16_t h;
     float f;
     if (!columns_scale_is_wide(kind))
         return f16_at(column + 2 * row);
     if (kind == COLUMN_E8M0)
         return e8m0_half(column[row]);
+    if (kind == COLUMN_BF16) {
+        memcpy(&h, column + 2 * row, sizeof h);
+        return bf16_to_f32(h);
+    }
     memcpy(&f, column + 4 * row, sizeof f);
     return f;
 }
@@ -213,7 +222,7 @@ static void column_scales(const struct column_format *f, const uint8_t *column, 
 {
     for (int r = 0; r < PANEL_ROWS; r++) {
         s->scale[r] = column_scale(f->kind, column, r);
-        if (f->kind == COLUMN_ZERO)
+        if (columns_has_zero(f->kind))
             s->min[r] = column[f->min_at + r];
         else
             s->min[r] = f->min_at ? f16_at(column + f->min_at + 2 * r) : -0.0f;
@@ -226,6 +235,10 @@ static void slice_scales(const struct column_format *f, const uint8_t *scales, i
 {
     for (int r = 0; r < PANEL_ROWS; r++) {
         int scale, min;
+        if (f->kind == COLUMN_E2M1) {
+            lanes_set(s, r, e4m3_scaled(scales[slice * PANEL_ROWS + r], s->scale[r]), -0.0f);
+            continue;
+        }
         columns_part_scale(f->kind, scales + r, slice, &scale, &min);
         lanes_set(s, r, s->scale[r] * (float)scale, f->min_at ? -(s->min[r] * (float)min) : -0.0f);
     }
@@ -282,10 +295,13 @@ static void slice_codes(const struct column_format *f, const uint8_t *column, in
     lanes_order(lanes, s->by_parity, s->high);
 }
 
-/* Number i of all lanes, for table codes, e4m3 and COLUMN_ZERO. */
+/* Number i of all lanes, for table codes, e4m3, COLUMN_ZERO and COLUMN_BYTES. */
 DTYPE_CLONES static void lanes_decode(const struct slice *s, int i, float *restrict out)
 {
-    if (s->bits == 8)
+    if (s->kind == COLUMN_BYTES)
+        for (int l = 0; l < COLUMN_LANES; l++)
+            out[l] = s->d[l] * ((float)(uint8_t)s->code[i][l] - s->m[l]);
+    else if (s->bits == 8)
         for (int l = 0; l < COLUMN_LANES; l++)
             out[l] = s->d[l] * e4m3_to_f32((uint8_t)s->code[i][l]);
     else if (s->numbers)
@@ -300,7 +316,7 @@ DTYPE_CLONES static void slice_decode(const struct slice *s, float *restrict out
 {
     const int low_bits = columns_low_bits(s->bits), low_mask = (1 << low_bits) - 1;
     const int high_bits = s->bits - low_bits, high_mask = (1 << high_bits) - 1;
-    const int is_plain = !s->numbers && s->kind != COLUMN_ZERO && s->kind != COLUMN_E4M3;
+    const int is_plain = !s->numbers && !columns_has_zero(s->kind) && s->kind != COLUMN_E4M3;
     for (int i = 0; i < 8; i++, out += COLUMN_LANES)
         if (!is_plain)
             lanes_decode(s, i, out);

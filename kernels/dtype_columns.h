@@ -3,8 +3,8 @@
  * Owns: the position of each number in such a panel. Refuses: the order inside GGUF's own blocks.
  * A panel is a sequence of columns, one per block along k. A column holds that block of all 32 rows
  * in as many bytes as the 32 blocks have, in these parts:
- *   scale   f16 [32]; f8_*, nf4: f32; mxfp4: the exponent, a byte
- *   min     f16 [32], where the format has one; g4_*: the zero, a byte
+ *   scale   f16 [32]; b4_*: bf16; f8_*, nf4, nv4_*, i8_*: f32; mxfp4: the exponent, a byte
+ *   min     f16 [32], where the format has one; g4_*, i8_*: the zero, a byte
  *   scales  the block's bytes that hold scales of parts, [bytes][32] (columns_part_scale)
  *   high    the bits of a code above its low bits: one per number in [slices][64] bytes, two per
  *           number in [slices][64] uint16
@@ -31,6 +31,9 @@ enum column_kind {
     COLUMN_ZERO,    // g4_*: d * (code - zero)
     COLUMN_E4M3,    // f8_*: a code is an e4m3 number; f32 scale
     COLUMN_NF4,     // table codes; f32 scale
+    COLUMN_BF16,    // b4_*: as COLUMN_PLAIN; bf16 scale
+    COLUMN_BYTES,   // i8_*: d * (byte - zero); f32 scale
+    COLUMN_E2M1,    // nv4_*: table codes; f32 factor, e4m3 scale per 16 numbers
 };
 
 /* THE list: X(NAME, name, block, bits of a code, bias subtracted from a code, kind, and the byte
@@ -55,12 +58,19 @@ enum column_kind {
     X(G4_128, g4_128, 128, 4, 0, COLUMN_ZERO, 64, 0, 0, 96)                                        \
     X(F8_32, f8_32, 32, 8, 0, COLUMN_E4M3, 0, 0, 0, 128)                                           \
     X(F8_128, f8_128, 128, 8, 0, COLUMN_E4M3, 0, 0, 0, 128)                                        \
-    X(NF4, nf4, 64, 4, 0, COLUMN_NF4, 0, 0, 0, 128)
+    X(NF4, nf4, 64, 4, 0, COLUMN_NF4, 0, 0, 0, 128)                                                \
+    X(B4_32, b4_32, 32, 4, 8, COLUMN_BF16, 0, 0, 0, 64)                                            \
+    X(B4_128, b4_128, 128, 4, 8, COLUMN_BF16, 0, 0, 0, 64)                                         \
+    X(NV4_64, nv4_64, 64, 4, 0, COLUMN_E2M1, 0, 128, 0, 256)                                       \
+    X(NV4_256, nv4_256, 256, 4, 0, COLUMN_E2M1, 0, 128, 0, 640)                                    \
+    X(I8_32, i8_32, 32, 8, 0, COLUMN_BYTES, 128, 0, 0, 160)                                        \
+    X(I8_128, i8_128, 128, 8, 0, COLUMN_BYTES, 128, 0, 0, 160)
 
-/* Tables of 4-bit codes: iq4_*, mxfp4 (doubled), nf4. */
+/* Tables of 4-bit codes: iq4_*, mxfp4 (doubled), nv4_* (there is no -0), nf4. */
 #define COLUMN_NL_NUMBERS -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113
 
 #define COLUMN_MXFP4_NUMBERS 0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12
+#define COLUMN_E2M1_NUMBERS  0, 0.5f, 1, 1.5f, 2, 3, 4, 6, 0, -0.5f, -1, -1.5f, -2, -3, -4, -6
 #define COLUMN_NF4_NUMBERS                                                                         \
     -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,                      \
         -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,                 \
@@ -79,12 +89,25 @@ static inline int columns_low_bits(int bits)
 /* Kinds whose scale is not f16: a decoded number may be too small for a normal f32. */
 static inline int columns_scale_is_wide(int kind)
 {
-    return kind == COLUMN_E8M0 || kind == COLUMN_E4M3 || kind == COLUMN_NF4;
+    return kind == COLUMN_E8M0 || kind == COLUMN_E4M3 || kind == COLUMN_NF4 ||
+           kind == COLUMN_BF16 || kind == COLUMN_E2M1 || kind == COLUMN_BYTES;
+}
+
+/* Kinds with a zero, a byte, where others have a minimum. */
+static inline int columns_has_zero(int kind)
+{
+    return kind == COLUMN_ZERO || kind == COLUMN_BYTES;
+}
+
+static inline int columns_scale_bytes(int kind)
+{
+    return kind == COLUMN_E8M0 ? 1 : !columns_scale_is_wide(kind) || kind == COLUMN_BF16 ? 2 : 4;
 }
 
 static inline int columns_is_looked_up(int kind)
 {
-    return kind == COLUMN_XS || kind == COLUMN_NL || kind == COLUMN_E8M0 || kind == COLUMN_NF4;
+    return kind == COLUMN_XS || kind == COLUMN_NL || kind == COLUMN_E8M0 || kind == COLUMN_NF4 ||
+           kind == COLUMN_E2M1;
 }
 
 /* Scale and minimum (0: none) of slice s of a block, from the block's bytes `p` that hold them,
@@ -138,6 +161,14 @@ static inline uint16_t e4m3_f16(uint8_t b)
 static inline float e4m3_to_f32(uint8_t b)
 {
     return f16_to_f32(e4m3_f16(b)) * 256.0f;
+}
+
+/* A scale of nv4_*. Checkpoints either multiply by a factor or divide by one; one below 0 divides,
+ * by its size. */
+static inline float e4m3_scaled(uint8_t scale, float factor)
+{
+    const float f = e4m3_to_f32(scale);
+    return factor < 0 ? f / -factor : f * factor;
 }
 
 int columns_has(enum dtype t); // 1: panels of t are columns

@@ -308,6 +308,20 @@ static float element_looked_up(enum dtype t, const uint8_t *b, int j)
     case DTYPE_G4_64:
     case DTYPE_G4_128:
         return f16_at(b) * (float)((b[3 + j % n] >> 4 * (j / n) & 15) - b[2]);
+    case DTYPE_B4_32:
+    case DTYPE_B4_128:
+        f = f32_of(u16_at(b) << 16);
+        return f * (float)((b[2 + j % n] >> 4 * (j / n) & 15) - 8);
+    case DTYPE_I8_32:
+    case DTYPE_I8_128:
+        memcpy(&f, b, 4);
+        return f * (float)(b[5 + j] - b[4]);
+    case DTYPE_NV4_64:
+    case DTYPE_NV4_256:
+        memcpy(&f, b, 4);
+        offset = e4m3_value(b[4 + j / 16]);
+        f = f < 0 ? offset / -f : offset * f;
+        return f * (float)mxfp4_number(b[4 + n / 8 + j % n] >> 4 * (j / n) & 15);
     case DTYPE_F8_32:
     case DTYPE_F8_128:
         memcpy(&f, b, 4);
@@ -391,17 +405,19 @@ static uint8_t *row_random(enum dtype t, int64_t k)
         enum dtype t;
         int at[2]; // where the f16 scales of a block stand, -1: none
     } scales[] = {
-        {DTYPE_Q4_0, {0, -1}},   {DTYPE_Q4_1, {0, 2}},     {DTYPE_Q5_0, {0, -1}},
-        {DTYPE_Q5_1, {0, 2}},    {DTYPE_Q8_0, {0, -1}},    {DTYPE_Q4_K, {0, 2}},
-        {DTYPE_Q5_K, {0, 2}},    {DTYPE_Q6_K, {208, -1}},  {DTYPE_Q4, {0, 2}},
-        {DTYPE_F16, {0, -1}},    {DTYPE_BF16, {0, -1}},    {DTYPE_F32, {2, -1}},
-        {DTYPE_Q8, {2, -1}},     {DTYPE_Q2_K, {80, 82}},   {DTYPE_Q3_K, {108, -1}},
-        {DTYPE_IQ4_NL, {0, -1}}, {DTYPE_IQ4_XS, {0, -1}},  {DTYPE_TQ2_0, {64, -1}},
-        {DTYPE_TQ1_0, {52, -1}}, {DTYPE_G4_32, {0, -1}},   {DTYPE_G4_64, {0, -1}},
-        {DTYPE_G4_128, {0, -1}}, {DTYPE_F8_32, {2, -1}},   {DTYPE_F8_128, {2, -1}},
-        {DTYPE_NF4, {2, -1}},    {DTYPE_NF4_S8, {2, 6}},   {DTYPE_IQ1_S, {0, -1}},
-        {DTYPE_IQ1_M, {54, -1}}, {DTYPE_IQ2_XXS, {0, -1}}, {DTYPE_IQ2_XS, {0, -1}},
-        {DTYPE_IQ2_S, {0, -1}},  {DTYPE_IQ3_XXS, {0, -1}}, {DTYPE_IQ3_S, {0, -1}},
+        {DTYPE_Q4_0, {0, -1}},    {DTYPE_Q4_1, {0, 2}},     {DTYPE_Q5_0, {0, -1}},
+        {DTYPE_Q5_1, {0, 2}},     {DTYPE_Q8_0, {0, -1}},    {DTYPE_Q4_K, {0, 2}},
+        {DTYPE_Q5_K, {0, 2}},     {DTYPE_Q6_K, {208, -1}},  {DTYPE_Q4, {0, 2}},
+        {DTYPE_F16, {0, -1}},     {DTYPE_BF16, {0, -1}},    {DTYPE_F32, {2, -1}},
+        {DTYPE_Q8, {2, -1}},      {DTYPE_Q2_K, {80, 82}},   {DTYPE_Q3_K, {108, -1}},
+        {DTYPE_IQ4_NL, {0, -1}},  {DTYPE_IQ4_XS, {0, -1}},  {DTYPE_TQ2_0, {64, -1}},
+        {DTYPE_TQ1_0, {52, -1}},  {DTYPE_G4_32, {0, -1}},   {DTYPE_G4_64, {0, -1}},
+        {DTYPE_G4_128, {0, -1}},  {DTYPE_F8_32, {2, -1}},   {DTYPE_F8_128, {2, -1}},
+        {DTYPE_NF4, {2, -1}},     {DTYPE_NF4_S8, {2, 6}},   {DTYPE_IQ1_S, {0, -1}},
+        {DTYPE_IQ1_M, {54, -1}},  {DTYPE_IQ2_XXS, {0, -1}}, {DTYPE_IQ2_XS, {0, -1}},
+        {DTYPE_IQ2_S, {0, -1}},   {DTYPE_IQ3_XXS, {0, -1}}, {DTYPE_IQ3_S, {0, -1}},
+        {DTYPE_B4_32, {0, -1}},   {DTYPE_B4_128, {0, -1}},  {DTYPE_NV4_64, {2, -1}},
+        {DTYPE_NV4_256, {2, -1}}, {DTYPE_I8_32, {2, -1}},   {DTYPE_I8_128, {2, -1}},
     };
     const int64_t n_bytes = dtype_row_bytes(t, k);
     const int block_bytes = dtype_info(t)->block_bytes;
@@ -413,8 +429,12 @@ static uint8_t *row_random(enum dtype t, int64_t k)
         for (int a = 0; a < 2 && scales[s].t == t && scales[s].at[a] >= 0; a++)
             for (int64_t i = scales[s].at[a] + 1; i < n_bytes; i += block_bytes)
                 row[i] &= 0xbf; // the top bit of the exponent: below 2, infinities and NaN gone
-    for (int64_t i = 0; (t == DTYPE_F8_32 || t == DTYPE_F8_128) && i < n_bytes; i++)
+    const int e4m3 =
+        t == DTYPE_F8_32 || t == DTYPE_F8_128 || t == DTYPE_NV4_64 || t == DTYPE_NV4_256;
+    for (int64_t i = 0; e4m3 && i < n_bytes; i++)
         row[i] -= (row[i] & 127) == 127; // NaN
+    for (int64_t i = 3; (t == DTYPE_NV4_64 || t == DTYPE_NV4_256) && i < n_bytes; i += block_bytes)
+        row[i] |= 0x20; // a scale divided by less than 2^-63 may be infinite
     for (int64_t i = block_bytes; t == DTYPE_NF4_S8 && i < n_bytes; i += block_bytes)
         memcpy(row + i + 4, row + 4, 4);                        // a row has one offset
     for (int64_t i = 1; t == DTYPE_BF12 && i < n_bytes; i += 2) // 8 exponents, and a rare other one

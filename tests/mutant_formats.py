@@ -18,9 +18,36 @@ fault("denormals of wide scales are lost", "kernels/cpu/decode_avx512.c",
 fault("a minimum of 0 has no sign", "kernels/cpu/decode_avx512.c",
       "const __m512i sign = _mm512_set1_epi32((int)0x80000000u);\n    uint8_t",
       "const __m512i sign = _mm512_set1_epi32(0);\n    uint8_t", SETS)
+fault("b4 is less 7", "kernels/dtype_blocks.c", "less_zero(bf16_to_f32(d), 8,", "less_zero(bf16_to_f32(d), 7,", PANELS)
+fault("scales of bf16 are f16 on AVX-512", "kernels/cpu/decode_avx512.c", "s->d[g] = lanes_bf16(column + 16 * g);",
+      "s->d[g] = lanes_f16(column + 16 * g);", SETS)
+fault("small scales of bf16 are plain", "kernels/cpu/decode_avx512.c", "? bf16_widen(_mm256_loadu_si256((const void *)(column + 32 * half)))",
+      "? _mm512_set1_ps(1)", SETS)
+fault("scales of bf16 are half on the device", "kernels/cuda/panel.cuh", "load_as<uint16_t>(column + 2 * r) << 16);",
+      "(load_as<uint16_t>(column + 2 * r) - 0x80) << 16);", CUDA)
+fault("a device's row of b4 is less 7", "kernels/cuda/rows.cu:b4_number", "half_byte(p + 2, i % n, n / 2) - 8",
+      "half_byte(p + 2, i % n, n / 2) - 7", "simt_rows_test")
+fault("a factor below 0 multiplies", "kernels/dtype_columns.h:e4m3_scaled", "factor < 0 ? f / -factor", "factor < 0 ? f * -factor",
+      PANELS, QUANTIZED + " --only libraries")
+fault("a factor below 0 multiplies on AVX-512", "kernels/cpu/decode_avx512.c", "_mm512_mask_div_ps(d, divides, scale,",
+      "_mm512_mask_mul_ps(d, divides, scale,", SETS)
+fault("a factor below 0 multiplies on the device", "kernels/cuda/panel.cuh", "*d < 0 ? scale / -*d : scale * *d;",
+      "scale * *d;", CUDA)
+fault("a scale of nv4 is that of the first 16", "kernels/dtype_columns.c", "scales[slice * PANEL_ROWS + r], s->scale[r]",
+      "scales[r], s->scale[r]", PANELS)
+fault("nv4 looks up mxfp4's doubled numbers on the device", "kernels/cuda/panel.cuh", "? 0.5f * mxfp4[i]", "? mxfp4[i]", CUDA)
+fault("a device's row of nv4 has one scale", "kernels/cuda/rows.cu:nv4_number", "p[4 + i % n / 16]", "p[4]", "simt_rows_test")
+fault("bytes with a zero have signs", "kernels/dtype_columns.c", "((float)(uint8_t)s->code[i][l] - s->m[l])",
+      "((float)s->code[i][l] - s->m[l])", PANELS)
+fault("bytes with a zero have signs on AVX-512", "kernels/cpu/decode_avx512.c", "kind == COLUMN_BYTES ? _mm512_cvtepu8_epi32(b)",
+      "kind == COLUMN_BYTES ? _mm512_cvtepi8_epi32(b)", SETS)
+fault("bytes have no zero on the device", "kernels/cuda/panel.cuh", "const float zero = columns_has_zero(KIND) ? m : 0;",
+      "const float zero = columns_has_zero(KIND) ? 0 : 0;", CUDA)
+fault("a device's row of bytes has no zero", "kernels/cuda/rows.cu:i8_number", "(p[5 + i % n] - p[4])", "(p[5 + i % n] - 0)",
+      "simt_rows_test")
 fault("NaN of e4m3 is a number", "kernels/dtype_columns.h", "(rest == 0x3f80 ? 0x4000 : 0)", "0", SETS)
 fault("mxfp4 looks up nf4 on the device", "kernels/cuda/panel.cuh",
-      "kind == COLUMN_E8M0 ? mxfp4[i]", "kind == COLUMN_E8M0 ? nf4[i]", CUDA)
+      "kind == COLUMN_E8M0   ? mxfp4[i]", "kind == COLUMN_E8M0   ? nf4[i]", CUDA)
 fault("a digit of tq1_0 is that before", "kernels/cuda/panel.cuh", "last ? 0 : s < 10 ? s / 2 : s - 10",
       "last ? 0 : s < 10 ? s / 2 : s - 11", CUDA)
 fault("the odd codes of two bits are the even ones", "kernels/cuda/panel.cuh", "low.y = low.x >> 16;", "low.y = low.x;",
@@ -48,17 +75,41 @@ fault("a device's eight is the one before", "kernels/cuda/panel.cuh", "k0 % GRID
 fault("a device's row has no signs", "kernels/cuda/rows.cu:grid_row_number", "grid_number(t, &e, i % 8, d)",
       "grid_number(t, &e, i % 8, d) & 0x7fffffffu", "simt_rows_test")
 
-fault("gptq's zeros are as they are in the file", "engine/model/containers/quantized.c",
+fault("gptq's zeros are as they are in the file", "engine/model/containers/quantized_config.c",
       'q->zero_add = strcmp(form, "gptq_v2") != 0;', 'q->zero_add = strcmp(form, "gptq_v2") == 0;', READERS)
-fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "(uint8_t)(zero & 15)", "(uint8_t)zero", READERS)
+fault("a zero of 16 stays 16", "engine/model/containers/quantized_rows.c", "mask = (1u << bits) - 1;", "mask = (2u << bits) - 1;", READERS)
+fault("int8 is bytes", "engine/model/containers/quantized_rows.c", "? 0x80 : 0; // int8", "? 0x00 : 0; // int8", READERS)
+fault("zeros of 8 bits are of 4", "engine/model/containers/quantized.c", "n_groups, n / in_word, &as.zeros", "n_groups, n / 8, &as.zeros",
+      READERS)
+fault("zeros of packed rows are those of the first of eight", "engine/model/containers/quantized_rows.c",
+      "const int64_t bit = row % in_word * bits;", "const int64_t bit = 0;", READERS)
+fault("packed rows have the later number first", "engine/model/containers/quantized_rows.c",
+      "halves_put(codes + i / 2, info->block, 1, out + head);", "halves_put(codes + i / 2, info->block, 0, out + head);", READERS)
+fault("weight_shape may be another", "engine/model/containers/quantized_compressed.c",
+      "(codes->dims[0] != n || codes->dims[1] != ceil_div(k, 32 / bits))", "codes->dims[0] != n", READERS)
+fault("packed scales may be of fewer rows", "engine/model/containers/quantized_compressed.c", "|| (!is_one && t->dims[0] != n)", "",
+      READERS)
+fault("packed codes may be out of order", "engine/model/containers/quantized_compressed.c",
+      "return t ? quantized_fail(q, t->name,", "return 0 ? quantized_fail(q, t->name,", READERS)
+fault("modelopt divides", "engine/model/containers/quantized_compressed.c", "    if (divides)\n", "    if (1)\n", READERS)
+fault("compressed-tensors multiplies", "engine/model/containers/quantized_compressed.c", "    if (divides)\n", "    if (0)\n",
+      READERS)
+fault("any number is a factor", "engine/model/containers/quantized_compressed.c", "isnormal(*factor) && *factor > 0", "1", READERS)
+fault("a scale of e4m3 may be NaN", "engine/model/containers/quantized_rows.c", "if ((scales[j] & 127) == 127)", "if (0)", READERS)
+fault("hf_quant_config.json is not read", "engine/model/containers/hf.c", '"hf_quant_config.json", &found', '"hf_quant_config", &found',
+      QUANTIZED + " --only apart")
+fault("modelopt may scale what goes in", "engine/model/containers/quantized_config.c", "    if (i == N - 1)\n        return modelopt_config(q);\n",
+      "    (void)modelopt_config;\n    if (i == N - 1)\n        return OK;\n", READERS)
 fault("awq's rows are in order", "engine/model/containers/quantized_rows.c", "{0, 2, 4, 6, 1, 3, 5, 7};\n    for",
       "{0, 1, 2, 3, 4, 5, 6, 7};\n    for", READERS)
 fault("a band is that of another matrix", "engine/model/containers/quantized_rows.c", "if (q->band.of != t || at < 0", "if (at < 0",
       QUANTIZED + " --only packs")
-fault("scales of f32 are rounded to f16", "engine/model/containers/quantized_rows.c", "if (f16_to_f32(scale) != scales[i])",
+fault("scales of f32 are rounded to f16", "engine/model/containers/quantized_rows.c", "if ((is_bf16 ? bf16_to_f32(h) : f16_to_f32(h)) != scale)",
       "if (0)", READERS)
-fault("g_idx is not looked at", "engine/model/containers/quantized.c", "            if (is != i / group)\n".replace("            ", "        "),
-      "        if (0)\n", READERS)
+fault("g_idx is not looked at", "engine/model/containers/quantized.c", "        if (is != i / group)\n", "        if (0)\n",
+      QUANTIZED + " --only definitions --only hostile")
+fault("codes in an order have the scales of no order", "engine/model/containers/quantized_rows.c", "row + q->band.order[i] * (t->scale_k",
+      "row + q->band.order[i ^ 1] * (t->scale_k", QUANTIZED + " --only definitions")
 fault("a group far away is none", "engine/model/containers/quantized.c", "if (is < 0 || is >= k / group)", "if (is < 0)", READERS)
 fault("zeros of another shape", "engine/model/containers/quantized.c",
       "if (t->n_dims != 2 || t->dims[0] != n || t->dims[1] != k)\n        return quantized_fail(q, t->name, \"expected [%lld, %lld]\"",

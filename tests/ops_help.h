@@ -96,12 +96,18 @@ static inline void scale_tame(enum dtype t, uint8_t *block)
 {
     if (t == DTYPE_MXFP4)
         block[0] = (uint8_t)(125 + block[0] % 4);
-    else if (t == DTYPE_F8_32 || t == DTYPE_F8_128)
+    else if (t == DTYPE_F8_32 || t == DTYPE_F8_128 || t == DTYPE_I8_32 || t == DTYPE_I8_128)
         block[3] = 0x3b; // 2^-9 and above
+    else if (t == DTYPE_B4_32 || t == DTYPE_B4_128)
+        block[1] = 0x3d;
+    else if (t == DTYPE_NV4_64 || t == DTYPE_NV4_256)
+        block[3] = block[3] & 0x80 ? 0xc0 : 0x3e; // divides by 2 to 8, or multiplies by 1/8 to 1/2
     else if (t == DTYPE_NF4)
         block[3] = 0x3f;
     else if (t == DTYPE_NF4_S8)
         block[3] = block[7] = 0x3f;
+    for (int i = 0; (t == DTYPE_NV4_64 || t == DTYPE_NV4_256) && i < dtype_info(t)->block / 16; i++)
+        block[4 + i] &= 0xbf;
 }
 
 /* Bytes of a block that decode to small numbers: encoded where the format has a coder, else drawn

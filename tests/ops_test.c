@@ -119,9 +119,10 @@ static void matmul_equals_ref(void **state)
 {
     (void)state;
     static const enum dtype dtypes[] = {
-        DTYPE_F32,   DTYPE_F16,   DTYPE_BF16,  DTYPE_Q4_0,  DTYPE_Q4_1,  DTYPE_Q5_0, DTYPE_Q5_1,
-        DTYPE_Q8_0,  DTYPE_Q4_K,  DTYPE_Q5_K,  DTYPE_Q6_K,  DTYPE_Q8,    DTYPE_Q4,   DTYPE_Q2_K,
-        DTYPE_MXFP4, DTYPE_G4_64, DTYPE_F8_32, DTYPE_IQ1_M, DTYPE_IQ2_S, DTYPE_IQ3_S};
+        DTYPE_F32,   DTYPE_F16,   DTYPE_BF16,  DTYPE_Q4_0,   DTYPE_Q4_1,  DTYPE_Q5_0,
+        DTYPE_Q5_1,  DTYPE_Q8_0,  DTYPE_Q4_K,  DTYPE_Q5_K,   DTYPE_Q6_K,  DTYPE_Q8,
+        DTYPE_Q4,    DTYPE_Q2_K,  DTYPE_MXFP4, DTYPE_G4_64,  DTYPE_F8_32, DTYPE_IQ1_M,
+        DTYPE_IQ2_S, DTYPE_IQ3_S, DTYPE_B4_32, DTYPE_NV4_64, DTYPE_I8_32};
     static const int shapes[][3] = {{1, 1, 1},    {2, 33, 31},  {5, 31, 64},  {15, 100, 80},
                                     {3, 64, 96},  {29, 40, 96}, {7, 65, 288}, {70, 33, 256},
                                     {4, 32, 512}, {13, 1, 257}};

@@ -101,6 +101,18 @@ INLINE __m512 lanes_f16(const uint8_t *p)
     return _mm512_cvtph_ps(_mm256_set_m128i(_mm_unpackhi_epi16(h, h), _mm_unpacklo_epi16(h, h)));
 }
 
+/* 16 numbers of bf16 as f32. */
+INLINE __m512 bf16_widen(__m256i h)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+INLINE __m512 lanes_bf16(const uint8_t *p)
+{
+    const __m128i h = _mm_loadu_si128((const void *)p);
+    return bf16_widen(_mm256_set_m128i(_mm_unpackhi_epi16(h, h), _mm_unpacklo_epi16(h, h)));
+}
+
 INLINE __m512 lanes_f32(const uint8_t *p)
 {
     const __m512i twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
@@ -129,13 +141,15 @@ INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct la
         s->m[g] = _mm512_setzero_ps();
         if (kind == COLUMN_E8M0)
             s->d[g] = lanes_e8m0(column + 8 * g);
+        else if (kind == COLUMN_BF16)
+            s->d[g] = lanes_bf16(column + 16 * g);
         else if (columns_scale_is_wide(kind))
             s->d[g] = lanes_f32(column + 32 * g);
         else
             s->d[g] = lanes_f16(column + 16 * g);
         if (kind == COLUMN_E4M3)
             s->d[g] = _mm512_mul_ps(s->d[g], _mm512_set1_ps(256));
-        if (kind == COLUMN_ZERO)
+        if (columns_has_zero(kind))
             s->m[g] = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(lanes_u8(column + min_at + 8 * g)));
         else if (min_at)
             s->m[g] = lanes_f16(column + min_at + 16 * g);
@@ -143,7 +157,8 @@ INLINE void column_scales(int kind, const uint8_t *column, int min_at, struct la
 }
 
 /* 1: no number of a column with wide scales is a denormal f32, and no scale is too large for this
- * arithmetic. The least nonzero factors are 1 (mxfp4), 2^-9 (e4m3), 0.07 (nf4). */
+ * arithmetic. The least nonzero factors are 1 (mxfp4, b4, i8), 2^-9 (e4m3), 2^-10
+ * (nv4), 0.07 (nf4). */
 INLINE int scales_are_plain(int kind, const uint8_t *column)
 {
     if (kind == COLUMN_E8M0) {
@@ -153,12 +168,36 @@ INLINE int scales_are_plain(int kind, const uint8_t *column)
     }
     unsigned plain = 0xffff;
     for (int half = 0; half < 2; half++) {
-        const __m512 d = _mm512_abs_ps(_mm512_loadu_ps(column + 64 * half));
+        const __m512 all = kind == COLUMN_BF16
+                               ? bf16_widen(_mm256_loadu_si256((const void *)(column + 32 * half)))
+                               : _mm512_loadu_ps(column + 64 * half);
+        const __m512 d = _mm512_abs_ps(all);
         const unsigned inside = _mm512_cmp_ps_mask(d, _mm512_set1_ps(0x1p-100f), _CMP_GE_OQ) &
                                 _mm512_cmp_ps_mask(d, _mm512_set1_ps(0x1p100f), _CMP_LE_OQ);
         plain &= inside | _mm512_cmp_ps_mask(d, _mm512_setzero_ps(), _CMP_EQ_OQ);
     }
     return plain == 0xffff;
+}
+
+/* 16 numbers of e4m3, divided by 256. */
+INLINE __m512 e4m3_to_f32_16(__m128i b)
+{
+    const __m256i w = _mm256_cvtepi8_epi16(b), most = _mm256_set1_epi16(0x3f80);
+    const __m256i rest = _mm256_and_si256(_mm256_slli_epi16(w, 7), most);
+    const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(rest, most), _mm256_set1_epi16(0x4000));
+    const __m256i sign = _mm256_and_si256(w, _mm256_set1_epi16((short)0x8000));
+    return _mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(rest, nan), sign));
+}
+
+/* e4m3_scaled() for the 16 lanes of 8 rows. */
+INLINE __m512 lanes_e4m3_scaled(const uint8_t *p, __m512 factor)
+{
+    const __m512 scale = _mm512_mul_ps(e4m3_to_f32_16(lanes_u8(p)), _mm512_set1_ps(256));
+    const __mmask16 divides = _mm512_cmp_ps_mask(factor, _mm512_setzero_ps(), _CMP_LT_OQ);
+    const __m512 d = _mm512_mul_ps(scale, factor);
+    return divides
+               ? _mm512_mask_div_ps(d, divides, scale, _mm512_sub_ps(_mm512_setzero_ps(), factor))
+               : d;
 }
 
 /* n <= 8 bits of each of 32 bytes, from bit `at` on. */
@@ -210,6 +249,12 @@ INLINE void slice_scales(int kind, int has_min, const uint8_t *scales, int i,
     const __m512i sign = _mm512_set1_epi32((int)0x80000000u);
     uint8_t bytes[2][PANEL_ROWS];
     __m256i scale, min;
+    if (kind == COLUMN_E2M1) {
+        UNROLL
+        for (int g = 0; g < 4; g++)
+            s->d[g] = lanes_e4m3_scaled(scales + i * PANEL_ROWS + 8 * g, all->d[g]);
+        return;
+    }
     part_scales(kind, scales, i, &scale, &min);
     _mm256_storeu_si256((void *)bytes[0], scale);
     _mm256_storeu_si256((void *)bytes[1], min);
@@ -270,22 +315,21 @@ INLINE __m512 table_of(int bits, int bias, int kind)
         return _mm512_loadu_ps((const float[16]){COLUMN_MXFP4_NUMBERS});
     if (kind == COLUMN_NF4)
         return _mm512_loadu_ps((const float[16]){COLUMN_NF4_NUMBERS});
+    if (kind == COLUMN_E2M1)
+        return _mm512_loadu_ps((const float[16]){COLUMN_E2M1_NUMBERS});
     const __m512i number = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i code = _mm512_and_si512(number, _mm512_set1_epi32((1 << min_i64(bits, 4)) - 1));
     return _mm512_cvtepi32_ps(_mm512_sub_epi32(code, _mm512_set1_epi32(bias)));
 }
 
-/* 16 bytes of 8-bit codes: int8, or e4m3 divided by 256. */
+/* 16 bytes of 8-bit codes: int8, bytes, or e4m3 divided by 256. */
 INLINE __m512 bytes_to_f32(int kind, const uint8_t *p)
 {
     const __m128i b = _mm_loadu_si128((const void *)p);
-    if (kind != COLUMN_E4M3)
-        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
-    const __m256i w = _mm256_cvtepi8_epi16(b), most = _mm256_set1_epi16(0x3f80);
-    const __m256i rest = _mm256_and_si256(_mm256_slli_epi16(w, 7), most);
-    const __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(rest, most), _mm256_set1_epi16(0x4000));
-    const __m256i sign = _mm256_and_si256(w, _mm256_set1_epi16((short)0x8000));
-    return _mm512_cvtph_ps(_mm256_or_si256(_mm256_or_si256(rest, nan), sign));
+    if (kind == COLUMN_E4M3)
+        return e4m3_to_f32_16(b);
+    return _mm512_cvtepi32_ps(kind == COLUMN_BYTES ? _mm512_cvtepu8_epi32(b)
+                                                   : _mm512_cvtepi8_epi32(b));
 }
 
 /* Number i of 8 of each lane. */
@@ -312,7 +356,7 @@ INLINE __m512 lane_numbers(int bits, int bias, int kind, int has_min, const stru
     } else {
         x = bytes_to_f32(kind, c->bytes + i * COLUMN_LANES);
     }
-    if (kind == COLUMN_ZERO)
+    if (columns_has_zero(kind))
         return _mm512_mul_ps(_mm512_sub_ps(x, m), d);
     return has_min ? _mm512_fmadd_ps(x, d, m) : _mm512_mul_ps(x, d);
 }

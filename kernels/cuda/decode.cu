@@ -5,11 +5,12 @@
  * contiguous bytes (f32: 256) of a row are written at once. The bound is HBM: after the copy of a
  * streamed layer (HBM is far faster than the link), once for a resident layer. Bytes per weight
  * read and written: 2 (bf16, f16 out; f32 4) plus
- *   f32 4 · f16, bf16 2 · bf12 1.5 to 1.52 · f8_32 1.13 · q8, q8_0 1.06 · f8_128 1.03 · q6_k 0.82 ·
- *   q5_1 0.75 · q5_0, q5_k 0.69 · q4_1 0.63 · g4_32 0.59 · q4, q4_0, q4_k, iq4_nl, nf4 0.56 ·
- *   g4_64 0.55 · iq4_xs, mxfp4 0.53 · g4_128, nf4_s8 0.52 · q3_k, iq3_s 0.43 · iq3_xxs 0.38 ·
- *   q2_k 0.33 · iq2_s 0.32 · iq2_xs 0.29 · iq2_xxs, tq2_0 0.26 · iq1_m 0.22 · tq1_0 0.21 ·
- *   iq1_s 0.20 */
+ *   f32 4 · f16, bf16 2 · bf12 1.5 to 1.52 · i8_32 1.16 · f8_32 1.13 · q8, q8_0 1.06 ·
+ *   i8_128 1.04 · f8_128 1.03 · q6_k 0.82 ·
+ *   q5_1 0.75 · q5_0, q5_k 0.69 · q4_1, nv4_64 0.63 · g4_32 0.59 · nv4_256 0.58 ·
+ *   q4, q4_0, q4_k, iq4_nl, nf4, b4_32 0.56 · g4_64 0.55 · iq4_xs, mxfp4 0.53 ·
+ *   g4_128, b4_128, nf4_s8 0.52 · q3_k, iq3_s 0.43 · iq3_xxs 0.38 · q2_k 0.33 · iq2_s 0.32 ·
+ *   iq2_xs 0.29 · iq2_xxs, tq2_0 0.26 · iq1_m 0.22 · tq1_0 0.21 · iq1_s 0.20 */
 #include "kernels/cuda/panel.cuh"
 
 #define DECODE_WARPS  4

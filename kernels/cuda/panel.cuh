@@ -176,7 +176,10 @@ DEVICE float number_of_code(int kind, int code)
     float x = 0;
 #pragma unroll
     for (int i = 0; i < 16; i++) {
-        const float number = kind == COLUMN_E8M0 ? mxfp4[i] : kind == COLUMN_NF4 ? nf4[i] : nl[i];
+        const float number = kind == COLUMN_E8M0   ? mxfp4[i]
+                             : kind == COLUMN_E2M1 ? 0.5f * mxfp4[i]
+                             : kind == COLUMN_NF4  ? nf4[i]
+                                                   : nl[i];
         x = code == i ? number : x;
     }
     return x;
@@ -190,15 +193,21 @@ DEVICE void slice_scales(const uint8_t *column, int slice, float *d, float *m)
     *m = -0.0f;
     if (KIND == COLUMN_E8M0)
         *d = e8m0_half(column[r]);
+    else if (KIND == COLUMN_BF16)
+        *d = __uint_as_float((uint32_t)load_as<uint16_t>(column + 2 * r) << 16);
     else if (columns_scale_is_wide(KIND))
         *d = load_as<float>(column + 4 * r);
     else
         *d = f16_load(column + 2 * r);
-    if (KIND == COLUMN_ZERO)
+    if (columns_has_zero(KIND))
         *m = (float)column[MIN + r];
     else if (MIN)
         *m = f16_load(column + MIN + 2 * r);
-    if (SCALES) {
+    if (KIND == COLUMN_E2M1) { // e4m3_scaled()
+        const float scale =
+            cvt_f16(e4m3_f16(column[SCALES + slice * PANEL_ROWS + r])) * 256.0f;
+        *d = *d < 0 ? scale / -*d : scale * *d;
+    } else if (SCALES) {
         int scale, min;
         columns_part_scale(KIND, column + SCALES + r, slice, &scale, &min);
         *d = *d * (float)scale;
@@ -209,8 +218,9 @@ DEVICE void slice_scales(const uint8_t *column, int slice, float *d, float *m)
 /* The number of the byte at bit `at` of a pair. */
 template <int KIND> DEVICE float byte_number(uint32_t pair, int at)
 {
-    return KIND == COLUMN_E4M3 ? cvt_f16(e4m3_f16((uint8_t)(pair >> at))) * 256.0f
-                               : code_at(pair ^ 0x8080, at, 255, 128);
+    return KIND == COLUMN_E4M3    ? cvt_f16(e4m3_f16((uint8_t)(pair >> at))) * 256.0f
+           : KIND == COLUMN_BYTES ? code_at(pair, at, 255, 0)
+                                  : code_at(pair ^ 0x8080, at, 255, 128);
 }
 
 /* Note: with a minimum, products of scale and code are exact in f32 (11 + 6 + 5 bits), so that a
@@ -228,8 +238,9 @@ DEVICE void slice_column(const uint8_t *panel, int k0, uint32_t bits[SLICE])
         for (int i = 0; i < SLICE; i += 2) {
             const uint32_t pair = load_as<uint16_t>(
                 column + CODES + (slice * 8 + i / 2) * COLUMN_LANES + 2 * lane_id());
-            bits[i] = __float_as_uint(d * byte_number<KIND>(pair, 0));
-            bits[i + 1] = __float_as_uint(d * byte_number<KIND>(pair, 8));
+            const float zero = columns_has_zero(KIND) ? m : 0;
+            bits[i] = __float_as_uint(d * (byte_number<KIND>(pair, 0) - zero));
+            bits[i + 1] = __float_as_uint(d * (byte_number<KIND>(pair, 8) - zero));
         }
         return;
     }

@@ -315,16 +315,34 @@ DEVICE float grid_row_number(enum dtype t, const uint8_t *block, int i)
     const float d = f16_to_f32((uint16_t)grid_d(t, block, 2)) * grid_unit(t);
     return __uint_as_float(grid_number(t, &e, i % 8, d));
 }
-/* Groups of n numbers: f16 scale, u8 zero, codes; f32 scale, e4m3. */
+/* Groups of n numbers: f16 scale, u8 zero, codes; bf16 scale, codes less 8; f32 scale, u8 zero,
+ * bytes; f32 scale, e4m3. */
 DEVICE float g4_number(const uint8_t *row, int i, int n)
 {
     const uint8_t *p = row + (int64_t)(i / n) * (3 + n / 2);
     return f16_at(p) * (float)(half_byte(p + 3, i % n, n / 2) - p[2]);
 }
+DEVICE float b4_number(const uint8_t *row, int i, int n)
+{
+    const uint8_t *p = row + (int64_t)(i / n) * (2 + n / 2);
+    return bf16_to_f32(u16_at(p)) * (float)(half_byte(p + 2, i % n, n / 2) - 8);
+}
+DEVICE float i8_number(const uint8_t *row, int i, int n)
+{
+    const uint8_t *p = row + (int64_t)(i / n) * (5 + n);
+    return f32_at(p) * (float)(p[5 + i % n] - p[4]);
+}
 DEVICE float f8_number(const uint8_t *row, int i, int n)
 {
     const uint8_t *p = row + (int64_t)(i / n) * (4 + n);
     return e4m3_to_f32(p[4 + i % n]) * f32_at(p);
+}
+/* Blocks of n: f32 factor, e4m3 per 16, codes. */
+DEVICE float nv4_number(const uint8_t *row, int i, int n)
+{
+    const uint8_t *p = row + (int64_t)(i / n) * (4 + n / 16 + n / 2);
+    return e4m3_scaled(p[4 + i % n / 16], f32_at(p)) *
+           number_of_code(COLUMN_E2M1, half_byte(p + 4 + n / 16, i % n, n / 2));
 }
 
 /* Number i of a row in format t. */
@@ -406,6 +424,18 @@ DEVICE float row_number(enum dtype t, const uint8_t *row, int i)
         p = row + (int64_t)b256 * 140;
         return nf4_scale(p[8 + j256 / 64], f32_at(p), f32_at(p + 4)) *
                number_of_code(COLUMN_NF4, half_byte(p + 12 + j256 / 64 * 32, j64, 32));
+    case DTYPE_B4_32:
+        return b4_number(row, i, 32);
+    case DTYPE_B4_128:
+        return b4_number(row, i, 128);
+    case DTYPE_NV4_64:
+        return nv4_number(row, i, 64);
+    case DTYPE_NV4_256:
+        return nv4_number(row, i, 256);
+    case DTYPE_I8_32:
+        return i8_number(row, i, 32);
+    case DTYPE_I8_128:
+        return i8_number(row, i, 128);
     case DTYPE_Q8:
         p = row + b64 * 68;
         return (float)(int8_t)p[4 + j64] * f32_at(p);

@@ -165,7 +165,7 @@ def safetensors_seeds():
 
 def checkpoint(config, tensors, data=b"\x5a"):
     """A part of config.json, a header, and data that repeats; tensors: (name, dtype, shape, bytes or None)."""
-    sizes, header, body = {"U8": 1, "F8_E4M3": 1, "F16": 2, "I32": 4, "F32": 4}, {}, b""
+    sizes, header, body = {"U8": 1, "I8": 1, "F8_E4M3": 1, "F16": 2, "BF16": 2, "I32": 4, "F32": 4, "I64": 8}, {}, b""
     for name, dtype, shape, own in tensors:
         n = sizes[dtype]
         for d in shape:
@@ -187,12 +187,29 @@ def quantized_seeds():
     yield checkpoint({"quant_method": "awq", "bits": 4, "version": "gemm", "zero_point": True},
                      [("a.qweight", "I32", [32, 1], None), ("a.qzeros", "I32", [1, 1], None),
                       ("a.scales", "F16", [1, 8], None)])
+    yield checkpoint({"quant_method": "gptq", "bits": 8}, [("a.qweight", "I32", [16, 4], None), ("a.qzeros", "I32", [2, 1], None),
+                                                           ("a.scales", "F16", [2, 4], None)])
     fp8 = ("a.weight", "F8_E4M3", [3, 160], None)
     yield checkpoint({"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
                      [fp8, ("a.weight_scale_inv", "F32", [1, 2], None)])
     yield checkpoint({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups":
                       {"group_0": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}},
                      [fp8, ("a.weight_scale", "F16", [3, 1], None)])
+    packed = [("a.weight_packed", "I32", [3, 8], None), ("a.weight_scale", "BF16", [3, 2], None),
+              ("a.weight_shape", "I64", [2], struct.pack("<2q", 3, 64))]
+    compressed = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups":
+                  {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}}}}
+    yield checkpoint(compressed, packed)
+    yield checkpoint(compressed, [("a.weight", "I8", [3, 32], None), ("a.weight_scale", "F16", [3, 1], None),
+                                  ("a.weight_zero_point", "I8", [3, 1], None)])
+    yield checkpoint(compressed, packed + [("a.weight_zero_point", "I32", [1, 2], None), ("a.weight_g_idx", "I32", [64], groups)])
+    fp4 = [("a.weight_packed", "U8", [2, 32], None), ("a.weight_scale", "F8_E4M3", [2, 4], None),
+           ("a.weight_global_scale", "F32", [1], struct.pack("<f", 7))]
+    yield checkpoint({**compressed, "format": "nvfp4-pack-quantized"}, fp4)
+    yield checkpoint({**compressed, "format": "mxfp4-pack-quantized"}, [fp4[0], ("a.weight_scale", "U8", [2, 2], None)])
+    yield checkpoint({"quant_method": "modelopt", "quant_algo": "NVFP4"}, [
+        ("a.weight", "U8", [2, 32], None), fp4[1], ("a.weight_scale_2", "F32", [], struct.pack("<f", 7)), ("b.weight", *fp8[1:]),
+        ("b.weight_scale", "F32", [], None)])
     for nested in (False, True):
         state = {"quant_type": "nf4", "blocksize": 64, "shape": [2, 256]}
         state |= {"nested_blocksize": 256, "nested_offset": 0.5} if nested else {}

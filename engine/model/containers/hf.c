@@ -299,6 +299,7 @@ void hf_close(struct hf *hf)
         return;
     values_close(&hf->config);
     values_close(&hf->generation);
+    values_close(&hf->quant);
     safetensors_close(&hf->weights);
     for (int i = 0; i < hf->n_shards; i++)
         free(hf->shards[i]);
@@ -332,6 +333,7 @@ static enum err dir_read(struct hf *hf)
         return fail(ERR_INPUT, "%.512s/config.json: not found (is this a model directory?)",
                     hf->dir);
     TRY(values_load(&hf->generation, hf->dir, "generation_config.json", &found));
+    TRY(values_load(&hf->quant, hf->dir, "hf_quant_config.json", &found));
     return weights_open(hf);
 }
 

@@ -2,9 +2,9 @@
  * files.
  *
  * Owns: which files of the directory are read, and that they agree: config.json (required),
- * generation_config.json, model.safetensors or model.safetensors.index.json with its shards.
- * Refuses: pickles, code, the network, shard paths that leave the directory by name. (Links are
- * followed: the hub's cache keeps every file of a model as a link.) */
+ * generation_config.json, hf_quant_config.json, model.safetensors or model.safetensors.index.json
+ * with its shards. Refuses: pickles, code, the network, shard paths that leave the directory by
+ * name. (Links are followed: the hub's cache keeps every file of a model as a link.) */
 #ifndef ENGINE_MODEL_CONTAINERS_HF_H
 #define ENGINE_MODEL_CONTAINERS_HF_H
 
@@ -17,6 +17,7 @@ struct hf {
     char *dir;                // owned; as the user gave it
     struct values config;     // config.json; nested members by dotted key
     struct values generation; // generation_config.json; empty if absent
+    struct values quant;      // hf_quant_config.json; empty if absent
     struct safetensors weights;
     char **shards; // owned; the names of the weight files in the directory, [weights.n_files]
     int n_shards;
