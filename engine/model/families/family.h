@@ -199,6 +199,9 @@ enum err latent_order(struct family_model *m, const struct source *s, const stru
 void latent_rope_gguf(struct rope *rope);
 /* Queries that grow with their position; `original`: the period if the file describes no RoPE. */
 enum err family_growth(const struct source *s, struct shape *shape, int original);
+/* mistral4, alone or as the text part of mistral3. */
+enum err family_mistral4_text(struct family_model *m, const struct source *s, const char *name,
+                              const char *const prefixes[2]);
 /* granite's four factors. */
 enum err family_granite_factors(struct family_model *m, const struct source *s, const char *name);
 

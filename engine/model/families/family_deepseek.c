@@ -12,15 +12,25 @@
 #include <string.h>
 
 #define LAYER                                                                                      \
-    HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_SECOND_NORM, HF_LATENT, HF_O,              \
-        HF_DENSE_MLP, HF_ROUTER, HF_CHOICE_BIAS, HF_SHARED_EXPERTS
+    HF_EMBED, HF_FINAL_NORM, HF_INPUT_NORM, HF_SECOND_NORM, HF_LATENT, HF_O, HF_DENSE_MLP,         \
+        HF_ROUTER, HF_CHOICE_BIAS, HF_SHARED_EXPERTS
+#define OLD_HEAD [ROLE_HEAD] = "language_model.lm_head.weight" // of files with a vision tower
 
 /* With one matrix of queries, or two. */
-static const struct family_names names[2] = {{"layers.", {LAYER, HF_LATENT_Q, HF_EXPERTS}},
-                                             {"layers.", {LAYER, HF_LATENT_Q_A, HF_EXPERTS}}};
-static const struct family_names names_all[2] = {
-    {"layers.", {LAYER, HF_LATENT_Q, HF_ALL_EXPERTS}},
-    {"layers.", {LAYER, HF_LATENT_Q_A, HF_ALL_EXPERTS}}};
+#define NAMES(head, experts)                                                                       \
+    {                                                                                              \
+        {"layers.", {LAYER, head, HF_LATENT_Q, experts}},                                          \
+        {                                                                                          \
+            "layers.",                                                                             \
+            {                                                                                      \
+                LAYER, head, HF_LATENT_Q_A, experts                                                \
+            }                                                                                      \
+        }                                                                                          \
+    }
+static const struct family_names names[2][2] = {NAMES(HF_HEAD, HF_EXPERTS),
+                                                NAMES(OLD_HEAD, HF_EXPERTS)};
+static const struct family_names names_all[2][2] = {NAMES(HF_HEAD, HF_ALL_EXPERTS),
+                                                    NAMES(OLD_HEAD, HF_ALL_EXPERTS)};
 
 /* Of old files, and of those that hold the matrices of heads apart. */
 #define LAYER_GGUF                                                                                 \
@@ -36,6 +46,7 @@ static enum err read(struct family_model *m, const struct source *s, const char 
                      struct family_dialect *d)
 {
     const int gguf = s->kind == SOURCE_GGUF;
+    const int old_head = source_find(s, names[1][0].roles[ROLE_HEAD]) != NULL;
     int64_t rank = 0;
     char key[60] = "q_lora_rank";
     int two = 0;
@@ -43,8 +54,8 @@ static enum err read(struct family_model *m, const struct source *s, const char 
         snprintf(key, sizeof key, "%s.attention.q_lora_rank", name);
     TRY(source_int(s, key, 0, SHAPE_DIM_MAX, &rank, &two));
     two = two && rank > 0;
-    d->hf = &names[two];
-    d->hf_experts = &names_all[two];
+    d->hf = &names[old_head][two];
+    d->hf_experts = &names_all[old_head][two];
     d->gguf = d->gguf_experts = &names_gguf[source_find(s, "blk.0.attn_k_b.weight") != NULL][two];
     d->experts_key = "n_routed_experts";
     d->expert_ffn_key = "moe_intermediate_size";
@@ -116,7 +127,8 @@ enum err family_deepseek_v2_read(struct family_model *m, const struct source *s,
 
 #define MISTRAL4_ORIGINAL 8192
 
-enum err family_mistral4_read(struct family_model *m, const struct source *s, const char *name)
+enum err family_mistral4_text(struct family_model *m, const struct source *s, const char *name,
+                              const char *const prefixes[2])
 {
     static const struct rope usual = {.kind = ROPE_YARN,
                                       .theta = 1e4,
@@ -132,7 +144,14 @@ enum err family_mistral4_read(struct family_model *m, const struct source *s, co
                                .route_alone = 1,
                                .router = ROUTER_KEYS,
                                .rope = &usual,
-                               .tied = 0};
+                               .tied = 0,
+                               .prefixes = {prefixes[0], prefixes[1]}};
     TRY(read(m, s, name, &d));
     return family_growth(s, &m->shape, MISTRAL4_ORIGINAL);
+}
+
+enum err family_mistral4_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const char *const prefixes[2] = {"model.", ""};
+    return family_mistral4_text(m, s, name, prefixes);
 }
