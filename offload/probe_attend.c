@@ -199,7 +199,7 @@ static void rows_turn(void *ctx, int i)
         .scale = 0.088f,
         .q = b->q,
         .k = b->k,
-        .v = b->v,
+        .v = p->keys_only ? b->k : b->v,
         .out = b->out,
         .q_stride = q_stride,
         .k_stride = kv_stride,
@@ -212,9 +212,10 @@ static void rows_turn(void *ctx, int i)
 /* Bytes of K and V of one row, without the padding of pages. */
 static double row_bytes(const struct rows_bed *b)
 {
-    return 2.0 / PAGE_SLOTS *
-           ((b->shape->slots - b->ring_slots) * (double)b->layout.v_offset +
-            b->ring_slots * (double)b->ring.v_offset);
+    const double parts = b->shape->keys_only ? 1 : 2, heads = b->shape->n_kv_heads;
+    return parts * heads / PAGE_SLOTS *
+           ((b->shape->slots - b->ring_slots) * (double)b->layout.panel_bytes +
+            b->ring_slots * (double)b->ring.panel_bytes);
 }
 
 enum err probe_attend_rows(const struct probe_config *c, const struct probe_attend *p,
@@ -234,6 +235,10 @@ enum err probe_attend_rows(const struct probe_config *c, const struct probe_atte
         b.limits.budget = slots;
     kv_layout_init(&b.layout, kv_page_format(p->format), p->n_kv_heads, p->head_dim);
     kv_layout_init(&b.ring, KV_Q8, p->n_kv_heads, p->head_dim);
+    if (p->keys_only) {
+        kv_layout_keys_only(&b.layout);
+        kv_layout_keys_only(&b.ring);
+    }
     b.ring_slots = p->format == KV_MIXED ? evict_ring_slots(&b.limits) : 0;
     int64_t bytes = b.pages_row * b.layout.page_bytes +
                     slot_numbers(&b) * (8 + 4 * (angle_numbers(&b) > 0)) + trait_numbers(&b) * 4 +

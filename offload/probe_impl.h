@@ -80,6 +80,7 @@ enum err probe_attention(struct machine *m, const struct probe_config *c);
 struct probe_attend {
     enum kv_format format;
     int n_heads, n_kv_heads, head_dim;
+    int keys_only;      // 1: values are keys (kernels/kv.h)
     int slots, rows;    // slots of a row; rows of a call, fewer if memory is short
     struct evict evict; // policy, scope and positions are used
     int rope_dim;       // rotated numbers of a key, if positions are ranks

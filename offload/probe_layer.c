@@ -86,8 +86,8 @@ static void layer_turn(void *ctx, int i)
                              .head_dim = l->head_dim,
                              .rope_dim = l->rope_dim,
                              .x_stride = (int64_t)l->n_heads * l->head_dim};
-    struct gate_mul_args silu = {b->gate,    b->up,      b->m,     l->ffn_dim,
-                                 l->ffn_dim, l->ffn_dim, ACT_SILU, 0, {0}};
+    struct gate_mul_args silu = {b->gate,    b->up,    b->m, l->ffn_dim, l->ffn_dim,
+                                 l->ffn_dim, ACT_SILU, 0,    {0}};
     (void)i;
     ops_run_norm(b->ops, &norm);
     if (l->rope_dim > 0) {
@@ -136,6 +136,7 @@ static enum err attend_cell(double *s, double *spread, const struct probe_layer 
                                    .n_heads = l->n_heads,
                                    .n_kv_heads = l->n_kv_heads,
                                    .head_dim = l->head_dim,
+                                   .keys_only = l->keys_only,
                                    .slots = slots,
                                    .rows = rows,
                                    .evict = l->evict,

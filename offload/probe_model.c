@@ -319,8 +319,9 @@ static void tensor_key(const struct probe_tensor *t, char *key, int cap)
 static void widths_key(const struct probe_layer *l, char *key, int cap)
 {
     int n = (int)strlen(key);
-    snprintf(key + n, (size_t)(cap - n), " %d %d %d %d %d %d %d", l->dim, l->n_heads, l->n_kv_heads,
-             l->head_dim, l->ffn_dim, l->rope_dim, l->gated);
+    snprintf(key + n, (size_t)(cap - n), " %d %d %d %d %d %d %d%s", l->dim, l->n_heads,
+             l->n_kv_heads, l->head_dim, l->ffn_dim, l->rope_dim, l->gated,
+             l->keys_only ? " keys" : "");
 }
 
 static void kv_key(const struct probe_layer *l, char *key, int cap)

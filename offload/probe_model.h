@@ -18,8 +18,9 @@ struct probe_tensor {
 /* A decoder layer without its matmuls. */
 struct probe_layer {
     int dim, n_heads, n_kv_heads, head_dim, ffn_dim;
-    int rope_dim; // 0: no rotation
-    int gated;    // 1: the activation is gated
+    int rope_dim;  // 0: no rotation
+    int gated;     // 1: the activation is gated
+    int keys_only; // 1: values are keys (kernels/kv.h)
     enum kv_format kv_format;
     struct evict evict; // policy, scope and positions are used
 };

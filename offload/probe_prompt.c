@@ -193,6 +193,10 @@ static enum err prompts_cell(double *s, const struct probe_layer *l, const struc
                    l->head_dim);
     kv_layout_init(&b.to, kv_page_format(l->kv_format), l->n_kv_heads, l->head_dim);
     kv_layout_init(&b.ring, KV_Q8, l->n_kv_heads, l->head_dim);
+    if (l->keys_only) {
+        kv_layout_keys_only(&b.to);
+        kv_layout_keys_only(&b.ring);
+    }
     arena_init(&a);
     prompts_carve(&b, &a);
     if (c->memory_bytes > 0 && a.used > c->memory_bytes)

@@ -21,6 +21,7 @@ from golden_common import score_row
 LENGTHS = ((100, 60), (20, 40))  # longrope's long table, and its short one
 CONFIGS = (("h2o", "head", "48", {}), ("ema", "layer", "40", {"recent": "8"}), ("streaming", "layer", "40", {}))
 NEAR_TRANSFORMERS = 1e-4  # f64 here, f32 there; 6e-5 measured
+SEEDS = {"glm4_moe_lite-types": "evict again"}  # with the usual rows a router comes within 1e-7 of a tie once tokens are gone
 NEAR_TIE = 1e-4  # of routers: beyond it f32 chooses as f64 does
 
 
@@ -57,7 +58,7 @@ def rows_of(model, r):
 def check_spec(t, sluice, spec, entry, folder):
     path = os.path.join(folder, f"{spec}-f32")
     families.write_hf(path, spec, entry["tensors"], "f32")
-    model, r = family_ref.model_open(path), tiny.rng(spec, "evict")
+    model, r = family_ref.model_open(path), tiny.rng(spec, SEEDS.get(spec, "evict"))
     check_reference(t, spec, model, entry)
     rows = rows_of(model, r)
     check_full(t, sluice, spec, model, path, rows)

@@ -20,7 +20,7 @@ struct fake {
     int n_tensors;
     const float *rope_freqs; // bytes of rope_freqs.weight
     const float *numbers;    // of the tensors *.act_fn.*, in their order
-    const char *types[8];    // layer_types
+    const char *types[8];    // layer_types, mlp_layer_types
     int n_types;
     int64_t ints[8];
     int n_ints;
@@ -108,7 +108,7 @@ enum err source_str_list(const struct source *s, const char *key, const char **o
         out[0] = fake.class_name;
         *n = 1;
     }
-    for (int i = 0; strcmp(key, "layer_types") == 0 && i < fake.n_types && i < capacity; i++) {
+    for (int i = 0; strstr(key, "layer_types") && i < fake.n_types && i < capacity; i++) {
         out[i] = fake.types[i];
         *n = i + 1;
     }

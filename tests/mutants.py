@@ -26,6 +26,7 @@ import mutant_evict  # noqa: F401
 import mutant_cuda  # noqa: F401
 import mutant_formats  # noqa: F401
 import mutant_likes  # noqa: F401
+import mutant_mla  # noqa: F401
 import mutant_outputs  # noqa: F401
 import mutant_plan  # noqa: F401
 import mutant_promises  # noqa: F401

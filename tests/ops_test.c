@@ -346,6 +346,9 @@ static void rows_check(int m, int n, int kind)
                                .cap = i & 4 ? 30 : 0};
         sets_check("mix", run_mix, &mix, x, m * stride, pool, 1e-5);
     }
+    struct mix_args copy = {.y = w, .m = m, .n = n, .x_stride = stride, .b = 1};
+    x[0] = NAN; // not read
+    sets_check("copy", run_mix, &copy, x, m * stride, pool, 0);
     pool_close(pool);
     free(want);
     free(bias);

@@ -223,8 +223,8 @@ static void prompts_are_exact(void **state)
         rows_check(m, scenarios[5], COMPUTE_BF16, (struct course){1, 1, n, 64, 0, 0});
         rows_check(m, scenarios[1], COMPUTE_F32, (struct course){1, 1, n, 23, 0, 0});
     }
-    for (int i = 0; i < 8; i++) { // a kernel for each
-        static const int dims[] = {64, 80, 130, 264};
+    for (int i = 0; i < 10; i++) { // a kernel for each
+        static const int dims[] = {64, 80, 130, 264, 576};
         const enum kv_format format = i % 2 ? KV_BF16 : KV_F32;
         const struct model m = {1, 1, dims[i / 2], format, format};
         rows_check(&m, scenarios[3], i % 2 ? COMPUTE_BF16 : COMPUTE_F32,
@@ -372,6 +372,24 @@ static void ranks_are_exact(void **state)
     angles_free(&attend_rope);
 }
 
+/* Pages of keys only, as they are and where positions are ranks; and the largest head. */
+static void values_may_be_keys(void **state)
+{
+    (void)state;
+    attend_values = VALUES_ARE_KEYS;
+    for (int i = 0; i < 5; i++) {
+        const struct model m = {i % 2 ? 9 : 3, 1, i == 3 ? 576 : 80, KV_F32, (enum kv_format)i};
+        struct scenario s = scenarios[1 + 5 * i % (N_SCENARIOS - 1)];
+        const struct course course = {2, 0, i % 2 ? 40 : 0, 45, 6, 0};
+        s.evict.simulate = i % 3 == 0;
+        rows_check(&m, s, COMPUTE_F32, course);
+        attend_rope = angles_make(16, 128, i % 2 ? 1 : 1.25f);
+        rows_check(&m, s, m.kv >= KV_Q8 ? COMPUTE_F32 : COMPUTE_BF16, course);
+        angles_free(&attend_rope);
+    }
+    attend_values = VALUES_APART;
+}
+
 /* Heads so wide that scratch holds few units: two rows of three fill it, then the third; then each
  * row in a launch of its own, for a row alone has more units than that. */
 static void spans_take_turns(void **state)
@@ -436,12 +454,13 @@ static void order_does_not_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_exact),           cmocka_unit_test(slots_about_the_edges),
-        cmocka_unit_test(heads_by_formats),         cmocka_unit_test(prompts_are_exact),
-        cmocka_unit_test(what_is_no_number),        cmocka_unit_test(prompts_side_by_side),
-        cmocka_unit_test(spans_take_turns),         cmocka_unit_test(order_does_not_show),
-        cmocka_unit_test(caps_and_sinks_are_exact), cmocka_unit_test(ranks_are_exact),
-        cmocka_unit_test(scratch_is_bounded),       cmocka_unit_test(gaps_at_every_slot),
+        cmocka_unit_test(rows_are_exact),      cmocka_unit_test(slots_about_the_edges),
+        cmocka_unit_test(heads_by_formats),    cmocka_unit_test(prompts_are_exact),
+        cmocka_unit_test(what_is_no_number),   cmocka_unit_test(prompts_side_by_side),
+        cmocka_unit_test(values_may_be_keys),  cmocka_unit_test(spans_take_turns),
+        cmocka_unit_test(order_does_not_show), cmocka_unit_test(caps_and_sinks_are_exact),
+        cmocka_unit_test(ranks_are_exact),     cmocka_unit_test(scratch_is_bounded),
+        cmocka_unit_test(gaps_at_every_slot),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

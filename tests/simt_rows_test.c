@@ -160,13 +160,14 @@ static void mix_is_exact(void **state)
         const int m = 1 + i % 3, n = dims[i], stride = n + 2, y_stride = n + 6;
         float *x = noise_array(33, m * stride, 100), *y = noise_array(34, m * y_stride, 2);
         x[0] = i % 2 ? -INFINITY : 0.2499999f;
+        x[0] = i % 4 == 3 ? NAN : x[0];
         struct mix_args a = {.x = x,
                              .y = i % 4 ? y : NULL,
                              .m = m,
                              .n = n,
                              .x_stride = stride,
                              .y_stride = y_stride,
-                             .a = 0.22f,
+                             .a = i % 4 == 3 ? 0 : 0.22f, // then x is not read
                              .b = 1.1f,
                              .cap = i % 3 ? 0 : 30},
                         on = a;

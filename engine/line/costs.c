@@ -142,6 +142,7 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
                                          .ffn_dim = numbers_of_mlps(s, l),
                                          .rope_dim = s->position == POSITION_ROPE ? s->rope_dim : 0,
                                          .gated = s->gated,
+                                         .keys_only = s->latent_key > 0,
                                          .kv_format = kv_format,
                                          .evict = *evict}};
     p->head.n = (int)min_i64(head->n, HEAD_TILE);

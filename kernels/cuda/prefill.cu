@@ -383,8 +383,10 @@ static void prompt_by_dims(cudaStream_t stream, const struct prompt *f, int n_sp
         prompt_launch<BF16, 4, 4>(stream, f, n_spans);
     else if (f->a.layout.head_dim <= 8 * WARP)
         prompt_launch<BF16, 4, 8>(stream, f, n_spans);
-    else
+    else if (f->a.layout.head_dim <= 16 * WARP)
         prompt_launch<BF16, 2, 16>(stream, f, n_spans);
+    else
+        prompt_launch<BF16, 2, SHAPE_HEAD_MAX / WARP>(stream, f, n_spans);
 }
 
 void cuda_attend_prompt(cudaStream_t stream, const struct ops *ops,

@@ -336,7 +336,7 @@ def write_hf(folder, spec, tensors, form):
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
                  "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
                  "granitemoeshared": "granitemoe", "olmo3": "olmo2", "cohere": "command-r", "ministral3": "mistral3",
-                 "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe"}
+                 "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES}
 PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "ministral3")
 
 
@@ -416,7 +416,9 @@ def gguf_keys(w, c):
     w.add_block_count(c.get("num_hidden_layers", c.get("n_layer")))
     w.add_head_count(heads)
     w.add_feed_forward_length(c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
-    if "num_key_value_heads" in c:
+    if c["model_type"] in latent.FAMILIES:
+        latent.gguf_keys(w, c)
+    elif "num_key_value_heads" in c:
         w.add_head_count_kv(c["num_key_value_heads"])
     if "head_dim" in c:
         w.add_key_length(head_dim)
@@ -425,7 +427,7 @@ def gguf_keys(w, c):
         w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     else:
         w.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
-    if c["model_type"] != "gpt2":
+    if c["model_type"] not in ("gpt2", *latent.FAMILIES):
         rope_keys(w, c, head_dim)
     if c["model_type"] in ("phi3", "gemma3_text") and c["sliding_window"]:
         w.add_sliding_window(c["sliding_window"])
@@ -474,6 +476,8 @@ def write_gguf(path, spec, tensors):
     gguf_keys(w, c)
     gguf_own_keys(w, c, tensors)
     w.add_tokenizer_model("none")
+    if kind in latent.FAMILIES:
+        tensors = latent.of_heads(c, tensors)
     for name, x in gguf_tensors(c, experts.gguf_names(spec, tensors)):
         kind = gguf.GGMLQuantizationType.MXFP4 if x.dtype == np.uint8 else None
         w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=kind)

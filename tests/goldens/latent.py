@@ -3,6 +3,8 @@
 Refuses: torch, transformers.
 """
 
+import gguf
+
 FAMILIES = ("deepseek_v3", "glm4_moe_lite", "deepseek_v2", "mistral4")
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32.0, "beta_slow": 1.0}
 GROWING = {**YARN, "rope_theta": 10000.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
@@ -67,6 +69,51 @@ def specs(common):
     }
 
 
+OLD_GGUF = ("deepseek_v2",)  # in one matrix a layer, as before 2025
+ARCHITECTURES = {kind: "deepseek2" for kind in FAMILIES}
+
+
+def of_heads(c, tensors):
+    """kv_b_proj as GGUF files hold it: of every head a matrix from queries to the latent, and one from there to outputs."""
+    out = {}
+    if c["model_type"] in OLD_GGUF:
+        return tensors
+    for name, x in tensors.items():
+        if not name.endswith("kv_b_proj.weight"):
+            out[name] = x
+            continue
+        x = x.reshape(c["num_attention_heads"], -1, c["kv_lora_rank"])
+        keys = c["qk_nope_head_dim"]
+        out[name.replace("kv_b_proj", "k_b_proj")] = x[:, :keys].swapaxes(1, 2)
+        out[name.replace("kv_b_proj", "v_b_proj")] = x[:, keys:]
+    return out
+
+
+def gguf_keys(w, c):
+    turned, rope = c["qk_rope_head_dim"], c.get("rope_parameters") or c.get("rope_scaling") or {}
+    heads = c["qk_nope_head_dim"] + turned, c["v_head_dim"]
+    if c["model_type"] in OLD_GGUF:
+        w.add_head_count_kv(c["num_attention_heads"])
+        w.add_key_length(heads[0])
+        w.add_value_length(heads[1])
+    else:
+        w.add_head_count_kv(1)
+        w.add_key_length(c["kv_lora_rank"] + turned)
+        w.add_value_length(c["kv_lora_rank"])
+        w.add_key_length_mla(heads[0])
+        w.add_value_length_mla(heads[1])
+    w.add_kv_lora_rank(c["kv_lora_rank"])
+    if c["q_lora_rank"]:
+        w.add_q_lora_rank(c["q_lora_rank"])
+    w.add_rope_dimension_count(turned)
+    w.add_rope_freq_base(rope.get("rope_theta", c.get("rope_theta", 10000.0)))
+    if rope.get("rope_type") == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(rope["factor"])
+        w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
 FUSED = ("deepseek_v3-wide-fused",)
-NO_GGUF = {"deepseek_v3-plain": "", "deepseek_v3-yarn": "", "deepseek_v3-wide-fused": "", "glm4_moe_lite-plain": "", "glm4_moe_lite-types": "",
-           "deepseek_v2-plain": "", "deepseek_v2-yarn": "", "mistral4-plain": "", "mistral4-scored": ""}
+NO_GGUF = {"deepseek_v3-wide-fused": "mscale, rope_interleave", "glm4_moe_lite-types": "mlp_layer_types", "deepseek_v2-yarn": "groups",
+           "mistral4-plain": "", "mistral4-scored": ""}

@@ -39,7 +39,7 @@ def lead(router, args, logits):
         return (top[:, -2] - top[:, -1]) / (terms * slope * logits.abs().amax(-1))
 
     n, used = getattr(router, "num_group", 1), getattr(router, "topk_group", 1)
-    if n == used:
+    if n == used or getattr(router, "topk_method", None) == "greedy":  # then nothing reads the groups
         return of(key, router.top_k)
     sums = key.view(len(key), n, -1).topk(2).values.sum(-1)
     inside = torch.zeros_like(sums).scatter_(1, sums.topk(used).indices, 1).repeat_interleave(key.shape[1] // n, 1)

@@ -82,7 +82,7 @@ struct family_unused {
       family_granite_moe_read)                                                                     \
     X("glm4_moe", "glm4moe", "glm4_moe", "Glm4MoeForCausalLM", family_glm4_moe_read)               \
     X("solar_open", "", "solar_open", "SolarOpenForCausalLM", family_glm4_moe_read)                \
-    X("deepseek_v3", "", "deepseek_v3", "DeepseekV3ForCausalLM", family_deepseek_v3_read)          \
+    X("deepseek_v3", "deepseek2", "deepseek_v3", "DeepseekV3ForCausalLM", family_deepseek_v3_read) \
     X("deepseek_v2", "", "deepseek_v2", "DeepseekV2ForCausalLM", family_deepseek_v2_read)          \
     X("mistral4", "", "mistral4", "Mistral4ForCausalLM", family_mistral4_read)                     \
     X("glm4_moe_lite", "", "glm4_moe_lite", "Glm4MoeLiteForCausalLM", family_glm4_moe_lite_read)   \
@@ -203,8 +203,12 @@ void family_cut_shared(struct family_model *m);
 enum err latent_sizes(const struct source *s, const char *name, struct shape *shape);
 struct rope;
 enum err latent_order(struct family_model *m, const struct source *s, const struct rope *rope);
+void latent_rope_gguf(struct rope *rope);
 /* Queries that grow with their position; `original`: the period if the file describes no RoPE. */
 enum err family_growth(const struct source *s, struct shape *shape, int original);
+/* mistral4, alone or as the text part of mistral3. */
+enum err family_mistral4_text(struct family_model *m, const struct source *s, const char *name,
+                              const char *const prefixes[2]);
 /* granite's four factors. */
 enum err family_granite_factors(struct family_model *m, const struct source *s, const char *name);
 

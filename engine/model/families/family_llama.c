@@ -427,7 +427,7 @@ static enum err read_gguf_heads(struct shape *shape, const struct source *s, con
                      ".attention.head_count_kv", ".attention.key_length"));
     snprintf(key, sizeof key, "%s.attention.value_length", name);
     TRY(source_int(s, key, 1, SHAPE_DIM_MAX, &n, &found));
-    if (found && n != shape->head_dim)
+    if (found && n != shape->head_dim && shape->latent_key == 0)
         return family_fail(s, name, ".attention.value_length", "%lld, but keys have %d",
                            (long long)n, shape->head_dim);
     if (shape->rope_dim == 0)
@@ -460,10 +460,13 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     TRY(family_ints(s, name, ints_gguf, sizeof ints_gguf / sizeof *ints_gguf, shape));
     TRY(leave_out_mtp(s, name, shape));
     TRY(read_experts(s, name, d, shape));
+    TRY(d->latent ? latent_sizes(s, name, shape) : OK);
     TRY(read_gguf_heads(shape, s, name));
     TRY(read_window_gguf(s, name, d, shape));
     rope.truncate = !d->yarn_smooth;
     TRY(rope_read_gguf(&rope, s, name, shape->rope_dim));
+    if (d->latent)
+        latent_rope_gguf(&rope);
     TRY(family_float(s, name,
                      shape->norm == NORM_RMS ? ".attention.layer_norm_rms_epsilon"
                                              : ".attention.layer_norm_epsilon",
@@ -485,7 +488,7 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     }
     family_roles_by_presence(m, s);
     family_tie(m, s, -1);
-    return OK;
+    return d->latent ? latent_order(m, s, &rope) : OK;
 }
 
 enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,

@@ -1,5 +1,6 @@
 /* engine/model/families/family_mistral3.c - ministral3: mistral with queries that grow with their
- * position; mistral3: the text part, mistral or ministral3, of a model with a vision tower.
+ * position; mistral3: the text part (mistral, ministral3 or mistral4) of a model with a vision
+ * tower.
  *
  * Owns: the keys of that growth; where mistral3 has its text part. Note: GGUF files of both are
  * "mistral3", with or without the growth. */
@@ -93,8 +94,11 @@ enum err family_mistral3_read(struct family_model *m, const struct source *s, co
         return read_text(m, s, name, prefixes, 1);
     text.section = TEXT;
     TRY(family_str(&text, name, "model_type", type, sizeof type));
-    if (strcmp(type, "mistral") != 0 && strcmp(type, "ministral3") != 0)
+    const int latent = strcmp(type, "mistral4") == 0;
+    if (strcmp(type, "mistral") != 0 && strcmp(type, "ministral3") != 0 && !latent)
         return family_fail(&text, name, "model_type", "unsupported: %s", type);
-    TRY(family_check_keys(&text, name, name));
+    TRY(family_check_keys(&text, latent ? type : name, name));
+    if (latent)
+        return family_mistral4_text(m, &text, name, prefixes);
     return read_text(m, &text, name, prefixes, strcmp(type, "ministral3") == 0);
 }

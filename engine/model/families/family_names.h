@@ -31,6 +31,16 @@
 #define HF_LATENT_Q_A                                                                              \
     [ROLE_Q_A] = "self_attn.q_a_proj.weight", [ROLE_Q] = "self_attn.q_b_proj.weight",              \
     [ROLE_Q_NORM_W] = "self_attn.q_a_layernorm.weight"
+#define GGUF_LATENT                                                                                \
+    [ROLE_K] = "attn_kv_a_mqa.weight", [ROLE_K_NORM_W] = "attn_kv_a_norm.weight",                  \
+    [ROLE_O] = "attn_output.weight"
+#define GGUF_LATENT_B    [ROLE_LATENT_K] = "attn_k_b.weight", [ROLE_LATENT_V] = "attn_v_b.weight"
+#define GGUF_LATENT_KV_B /* of old files */                                                        \
+    [ROLE_LATENT_K] = "attn_kv_b.weight", [ROLE_LATENT_V] = "attn_kv_b.weight"
+#define GGUF_LATENT_Q [ROLE_Q] = "attn_q.weight"
+#define GGUF_LATENT_Q_A                                                                            \
+    [ROLE_Q_A] = "attn_q_a.weight", [ROLE_Q] = "attn_q_b.weight",                                  \
+    [ROLE_Q_NORM_W] = "attn_q_a_norm.weight"
 #define HF_GATED_MLP                                                                               \
     [ROLE_GATE] = "mlp.gate_proj.weight", [ROLE_GATE_B] = "mlp.gate_proj.bias",                    \
     [ROLE_UP] = "mlp.up_proj.weight", [ROLE_UP_B] = "mlp.up_proj.bias",                            \
