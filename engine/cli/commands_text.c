@@ -44,6 +44,23 @@ static void put_windows(char *out, const struct shape *s, int windows)
              windows, s->n_layers);
 }
 
+static void put_positions(char *out, const struct shape *s, int turned)
+{
+    if (s->position == POSITION_LEARNED)
+        snprintf(out, VARIANT_BYTES, "learned positions");
+    else
+        snprintf(out, VARIANT_BYTES, "RoPE of %d of %d numbers of a head in %d of %d layers",
+                 s->rope_dim, s->head_dim, turned, s->n_layers);
+}
+
+static void put_latent(char *out, const struct shape *s)
+{
+    snprintf(out, VARIANT_BYTES,
+             "latent attention: %d numbers of a key are its value; heads of %d and %d, of %d",
+             s->head_dim - s->rope_dim, shape_query_dim(s), s->latent_value,
+             s->latent_query > 0 ? s->latent_query : s->dim);
+}
+
 /* Names the parts of a layer that differ between models. */
 static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES])
 {
@@ -89,16 +106,9 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
         snprintf(out[n++], VARIANT_BYTES, "%s", branches[s->branches]);
     for (int i = 0; i < s->n_layers; i++)
         turned += s->layer_rope[i] != SHAPE_NO_ROPE, windows += s->layer_window[i] > 0;
-    if (s->position == POSITION_LEARNED)
-        snprintf(out[n++], VARIANT_BYTES, "learned positions");
-    else
-        snprintf(out[n++], VARIANT_BYTES, "RoPE of %d of %d numbers of a head in %d of %d layers",
-                 s->rope_dim, s->head_dim, turned, s->n_layers);
+    put_positions(out[n++], s, turned);
     if (s->latent_key > 0)
-        snprintf(out[n++], VARIANT_BYTES,
-                 "latent attention: %d numbers of a key are its value; heads of %d and %d, of %d",
-                 s->head_dim - s->rope_dim, shape_query_dim(s), s->latent_value,
-                 s->latent_query > 0 ? s->latent_query : s->dim);
+        put_latent(out[n++], s);
     if (s->rope_long > 0)
         snprintf(out[n++], VARIANT_BYTES, "RoPE of rows of more than %d tokens by another table",
                  s->rope_long);
