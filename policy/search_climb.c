@@ -20,8 +20,8 @@
 /* Work is counted in batches of passes, about a million per CPU second; at the limit the search
  * ends. A search may take about 0.3 % of its job's time. */
 #define WORK_SECOND  3e3 // per second of the job
-#define WORK_LEAST   2e6
-#define WORK_MOST    1e7
+#define WORK_LEAST  2e6
+#define WORK_MOST   1e7
 #define PLAYED_STEPS 40   // work per played job: about this many passes are played step by step
 #define BUILT_WORK   10   // work per layer to find a plan that fits
 #define CLIMBED      1.1  // a plan slower than this times the fastest is not climbed from

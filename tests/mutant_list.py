@@ -48,8 +48,8 @@ fault("the tail of another layer", "engine/line/home_kv.c",
       "    return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;",
       "    return h->kv_tails + (at > 1 ? at - 1 : at) * h->plan->batch * h->kv.page_bytes;", BYTES)
 fault("a KV extent is that of the batch before", "engine/line/home_kv.c",
-      "return ((int64_t)layer * p->batches + batch) * p->pages_batch;",
-      "return ((int64_t)layer * p->batches + (batch > 1 ? batch - 1 : batch)) * p->pages_batch;", BYTES, DISORDER)
+      "return ((int64_t)layer * h->plan->batches + batch) * plan_pool_pages(h->plan);",
+      "return ((int64_t)layer * h->plan->batches + (batch > 1 ? batch - 1 : batch)) * plan_pool_pages(h->plan);", BYTES, DISORDER)
 fault("look-ahead brings pages of the pass before", "engine/line/stage.c",
       "s.layer - 1, s.pass != b->pass, &p)", "s.layer - 1, 0 * (s.pass != b->pass), &p)", "placement_test.py --only=streamed", BYTES)
 fault("hidden states of the batch before", "engine/line/home_hidden.c",
@@ -214,7 +214,7 @@ fault("branches are added whole", "engine/line/layer_ffn.c",
 fault("every head of q is normed by the first one's weight", "engine/line/layer_decode.c",
       "        args.weight += s->head_dim;\n", "", "family_golden.py --only stablelm")
 fault("a weight that nobody reads is no matter", "engine/model/families/family.c",
-      "TRY(layer < 0 ? OK : check_strangers(m, s, layer));", "", "family_test")
+      "                TRY(check_strangers(m, s, i));\n", "", "family_test")
 
 fault("the text's keys are looked for in the whole", "engine/model/containers/source.c",
       "    if (!s->section)\n        return key;", "    if (s->path)\n        return key;", "family_golden.py --only vision")

@@ -47,8 +47,8 @@ fault("a page counts once for each token that writes over it", "policy/evict.h",
       "pages += behind < n - skip || behind + page * 32 + 32 - first > cycle;", "pages += behind < n - skip && cycle > 0;",
       "simulate_test")
 fault("layers with a window get the pages of the others", "policy/plan.c",
-      "plan->kind_pages[kind] = own * plan->batch < plan->pages_batch ? (int)own : 0;",
-      "plan->kind_pages[kind] = 0 * (int)own;", "plan_test")
+      "plan->kind_pages[kind] = fewer ? (int)own : 0;",
+      "plan->kind_pages[kind] = fewer * 0 * (int)own;", "plan_test")
 fault("what leaves a window still is in its pages", "policy/simulate.c",
       "evict_in_kind(e, &r, kind, &rule, &limits);",
       "evict_in_kind(e, &r, KV_MOST, &rule, &limits);", "simulate_test")

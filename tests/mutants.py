@@ -31,6 +31,7 @@ import mutant_outputs  # noqa: F401
 import mutant_plan  # noqa: F401
 import mutant_promises  # noqa: F401
 import mutant_routers  # noqa: F401
+import mutant_states  # noqa: F401
 import mutant_rows  # noqa: F401
 import mutant_devices  # noqa: F401
 import mutant_pipeline  # noqa: F401
