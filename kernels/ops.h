@@ -295,6 +295,7 @@ struct route_args {
     int alone;                   // 1: weights of the chosen experts sum up to `scale`
     int logistic;                // 1: scores are logistics, 0: a softmax
     int n_groups, n_groups_used; // groups of consecutive experts; 0, 0: none
+    int group_best;              // 1: a group counts by its greatest number alone
     float scale;
 };
 #define ROUTE_SUM_MIN 1e-20f // if the logistics of all chosen experts are 0

@@ -39,7 +39,8 @@ static inline float route_key(const struct route_args *a, const float *scores, i
     return a->bias ? scores[e] + a->bias[e] : scores[e];
 }
 
-/* Sum of the two greatest keys of a group; NaN if the group has no two numbers. */
+/* Sum of the two greatest keys of a group, or the greatest; NaN if the group has no such
+ * numbers. */
 static inline float route_group_key(const struct route_args *a, const float *scores, int group)
 {
     const int n = a->to.n_experts / a->n_groups;
@@ -53,7 +54,7 @@ static inline float route_group_key(const struct route_args *a, const float *sco
             second = key;
         }
     }
-    return first + second;
+    return a->group_best ? first : first + second;
 }
 
 /* The groups that a token's experts may be in, as bits. */

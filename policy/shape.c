@@ -66,6 +66,8 @@ static const char *check_groups(const struct shape *s)
 {
     if (!is_factor(s->route_scale))
         return "route_scale";
+    if (!in_range(s->group_best, 0, s->n_groups > 0))
+        return "group_best";
     if (s->n_groups == 0)
         return s->n_groups_used == 0 ? NULL : "n_groups_used";
     if (!in_range(s->n_groups, 2, SHAPE_GROUPS_MAX) || s->n_experts % s->n_groups != 0 ||
@@ -82,7 +84,8 @@ static const char *check_experts(const struct shape *s)
 {
     if (s->n_experts == 0)
         return s->n_experts_used != 0 || s->route_alone != 0 || s->route_logistic != 0 ||
-                       s->route_bias != 0 || s->n_groups != 0 || s->n_groups_used != 0
+                       s->route_bias != 0 || s->n_groups != 0 || s->n_groups_used != 0 ||
+                       s->group_best != 0
                    ? "n_experts"
                    : NULL;
     if (!in_range(s->n_experts, 2, SHAPE_EXPERTS_MAX) || s->branches != BRANCHES_SERIAL ||

@@ -88,6 +88,7 @@ struct shape {
     int route_bias;     // 1: a number per expert is added to its score where experts are chosen
     int n_groups;       // groups of experts; 0: one
     int n_groups_used;  // groups that a token's experts are in
+    int group_best;     // 1: a group counts by its greatest number; 0: by the sum of its two
     float route_scale;  // factor on the weights of experts
     int dense_dim;   // inner size of the MLP in layers without experts; 0: all layers have experts
     int shared_dim;  // inner size of the expert that every token uses in addition; 0: none

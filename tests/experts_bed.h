@@ -20,7 +20,8 @@ struct bed {
 };
 
 /* The ways to choose experts: bits 0 and 1 are `alone` and `logistic`, bit 2 gives a bias, bit 3
- * groups of at least two experts, where the numbers allow them. */
+ * groups of at least two experts, where the numbers allow them; a third of the ways take a group by
+ * its best. */
 #define ROUTE_WAYS 16
 static inline struct route_args route_way(uint64_t way, float *logits, int stride,
                                           const float *bias, struct route to, int m)
@@ -36,6 +37,7 @@ static inline struct route_args route_way(uint64_t way, float *logits, int strid
                                .logistic = way >> 1 & 1,
                                .n_groups = way & 8 && n_groups <= SHAPE_GROUPS_MAX ? n_groups : 0,
                                .n_groups_used = way & 8 && n_groups <= SHAPE_GROUPS_MAX ? used : 0,
+                               .group_best = way % 3 == 0,
                                .scale = way & 8 ? 2.5f : 1};
 }
 

@@ -178,8 +178,8 @@ static void test_bad_files(void **state)
     drop("model.layers.0.self_attn.kv_a_layernorm.weight");
     expect_bad("model.layers.0.self_attn.kv_a_layernorm.weight: missing");
     latent("deepseek_v2", 0);
-    set_str("topk_method", "group_limited_greedy");
-    expect_bad("topk_method: unsupported: group_limited_greedy");
+    set_str("topk_method", "noaux_tc");
+    expect_bad("topk_method: unsupported: noaux_tc");
     start_hf("llama");
     set_int("kv_lora_rank", 64);
     expect_bad("kv_lora_rank: unsupported in llama models");

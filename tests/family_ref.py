@@ -311,13 +311,14 @@ class Family:
     def choice(self, p, logits, scores):
         """What experts are chosen by, and how steep that is by logits: logits, or scores with a bias, within groups."""
         bias = next((self.w[p + name] for name in CHOICE_BIASES if p + name in self.w), None)
-        if bias is None:
+        best = self.c.get("topk_method") == "group_limited_greedy"  # groups count by their best
+        if bias is None and not best:
             return logits, 1
-        slope = SLOPES[self.kind in LOGISTIC]
-        key, n, used = scores + bias.reshape(-1), self.c.get("n_group", 1), self.c.get("topk_group", 1)
+        slope, terms = (1, 1) if best else (SLOPES[self.kind in LOGISTIC], 2)
+        key, n, used = logits if best else scores + bias.reshape(-1), self.c.get("n_group", 1), self.c.get("topk_group", 1)
         if n > used:
-            sums = np.sort(key.reshape(len(key), n, -1), -1)[..., -2:].sum(-1)
-            self.near(sums, used, logits, 2 * slope)
+            sums = np.sort(key.reshape(len(key), n, -1), -1)[..., -terms:].sum(-1)
+            self.near(sums, used, logits, terms * slope)
             worst = np.sort(sums, -1)[:, [-used]]
             key = np.where(np.repeat(sums >= worst, key.shape[1] // n, -1), key, key.min(-1, keepdims=True) - 1)
         return key, slope

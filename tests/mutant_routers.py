@@ -7,7 +7,7 @@ fault("routers: the bias for the choice is left out", LAYER, ".bias = model_vect
 fault("routers: the bias weighs experts, too", ROUTE, "by_score ? logits[chosen[j]] :", "by_score ? route_key(a, logits, chosen[j]) :", "experts_test")
 fault("routers: logistics are a softmax", LAYER, ".logistic = s->route_logistic", ".logistic = 0", "family_golden.py --only dots1")
 fault("routers: every group of experts may be used", LAYER, ".n_groups = s->n_groups,", ".n_groups = 0,", "family_golden.py --only glm4_moe-groups")
-fault("routers: a group counts by its best expert alone", ROUTE, "return first + second;", "return first;", "experts_test")
+fault("routers: a group counts by its best expert alone", ROUTE, "return a->group_best ? first : first + second;", "return first;", "experts_test")
 fault("routers: the factor on weights is left out", LAYER, ".scale = s->route_scale", ".scale = 1", "family_golden.py --only glm4_moe-plain")
 fault("routers: a softmax with a bias is not over all", ROUTE, "logits[e] /= sum;", "logits[e] /= 1 + 0 * sum;", "experts_test")
 fault("routers: the layers without experts are the last", LLAMA, "memset(shape->layer_dense, 1, (size_t)n);", "memset(shape->layer_dense + shape->n_layers - n, 1, (size_t)n);", TEST)

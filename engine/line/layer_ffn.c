@@ -51,6 +51,7 @@ static struct route route_tile(struct layer_work *w, const struct model_layer *l
         .logistic = s->route_logistic,
         .n_groups = s->n_groups,
         .n_groups_used = s->n_groups_used,
+        .group_best = s->group_best,
         .scale = s->route_scale};
     ops_run_route(&w->ops, &args);
     return args.to;

@@ -136,7 +136,8 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(state_taps)                                                                                  \
     X(latent_key)                                                                                  \
     X(latent_value)                                                                                \
-    X(latent_query)
+    X(latent_query)                                                                                \
+    X(group_best)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \

@@ -256,7 +256,9 @@ static void ref_groups(const struct route_args *a, const double *keys, uint8_t *
         int32_t two[2];
         two[0] = ref_best(keys + g * n, n, two, 0);
         two[1] = ref_best(keys + g * n, n, two, 1);
-        sums[g] = (float)keys[g * n + two[0]] + (float)keys[g * n + two[1]];
+        sums[g] = (float)keys[g * n + two[0]];
+        if (!a->group_best)
+            sums[g] += (float)keys[g * n + two[1]];
     }
     for (int i = 0; i < a->n_groups_used; i++) {
         groups[i] = ref_best(sums, a->n_groups, groups, i);

@@ -23,7 +23,7 @@ def specs(common):
         return common("glm4_moe_lite", dim, heads, heads, ffn, layers, hidden_act="silu", rms_norm_eps=1e-5, n_group=1, topk_group=1, **more)
 
     def second(dim, heads, ffn, layers, **more):
-        return common("deepseek_v2", dim, heads, heads, ffn, layers, hidden_act="silu", rms_norm_eps=1e-6, topk_method="greedy", **more)
+        return common("deepseek_v2", dim, heads, heads, ffn, layers, hidden_act="silu", rms_norm_eps=1e-6, **{"topk_method": "greedy", **more})
 
     def mistral(dim, heads, ffn, layers, **more):
         return common("mistral4", dim, heads, heads, ffn, layers, hidden_act="silu", rms_norm_eps=1e-6, n_group=1, topk_group=1, **more)

@@ -41,9 +41,10 @@ def lead(router, args, logits):
     n, used = getattr(router, "num_group", 1), getattr(router, "topk_group", 1)
     if n == used or getattr(router, "topk_method", None) == "greedy":  # then nothing reads the groups
         return of(key, router.top_k)
-    sums = key.view(len(key), n, -1).topk(2).values.sum(-1)
+    terms = 1 if getattr(router, "topk_method", None) else 2  # deepseek_v2's groups count by their best
+    sums = key.view(len(key), n, -1).topk(terms).values.sum(-1)
     inside = torch.zeros_like(sums).scatter_(1, sums.topk(used).indices, 1).repeat_interleave(key.shape[1] // n, 1)
-    return torch.minimum(of(sums, used, 2), of(torch.where(inside > 0, key, key.amin(-1, True) - 1), router.top_k))
+    return torch.minimum(of(sums, used, terms), of(torch.where(inside > 0, key, key.amin(-1, True) - 1), router.top_k))
 
 
 @torch.no_grad()

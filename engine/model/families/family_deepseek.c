@@ -80,9 +80,7 @@ static enum err read_deepseek2(struct family_model *m, const struct source *s, c
         d.router |= source_find(s, key) ? ROUTER_BIAS : 0;
     }
     TRY(read(m, s, name, &d));
-    if (gating == 1 && m->shape.n_groups > 0) // they count by their best expert alone
-        return family_fail(s, name, ".expert_group_count", "unsupported: %d, with a softmax",
-                           m->shape.n_groups);
+    m->shape.group_best = gating == 1 && m->shape.n_groups > 0; // deepseek_v2
     return OK;
 }
 
@@ -118,10 +116,14 @@ enum err family_deepseek_v2_read(struct family_model *m, const struct source *s,
         .first_dense_key = "first_k_dense_replace", .router = ROUTER_KEYS, .tied = 0};
     char method[32] = "greedy";
     TRY(family_str(s, name, "topk_method", method, sizeof method));
-    if (strcmp(method, "greedy") != 0)
-        return family_fail(s, name, "topk_method", "unsupported: %s (supported: greedy)", method);
+    const int greedy = strcmp(method, "greedy") == 0;
+    if (!greedy && strcmp(method, "group_limited_greedy") != 0)
+        return family_fail(s, name, "topk_method", "unsupported: %s", method);
     TRY(read(m, s, name, &d));
-    m->shape.route_alone = m->shape.n_groups = m->shape.n_groups_used = 0;
+    m->shape.route_alone = 0;
+    if (greedy)
+        m->shape.n_groups = m->shape.n_groups_used = 0;
+    m->shape.group_best = m->shape.n_groups > 0;
     return OK;
 }
 
