@@ -2,8 +2,11 @@
  *
  * Owns: which thread has which column. A column of a state belongs to one thread, so that a sum
  * over rows of the state is one chain; states stay in global memory and its caches. */
-#include "kernels/cuda/panel.cuh"
+#include "kernels/cuda/simt.cuh"
+
+#define inline inline __host__ __device__
 #include "kernels/state.h"
+#undef inline
 
 #define STATE_THREADS 128
 
