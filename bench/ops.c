@@ -32,6 +32,11 @@ static const struct sizes device_sizes = {2048, 2048, 512, 256};
 #define EXPERTS      8
 #define EXPERTS_USED 2
 #define EXPERT_MOST  128 // outputs per expert
+/* States of one head, of the size that published models have. */
+#define STATE_DIM    128
+#define STATE_QKV    (3 * STATE_DIM)
+#define STATE_TAPS   4
+#define STATE_TOKENS 16 // of the row ops per row that has a state
 
 /* The models without -m. */
 static const struct bench_model models[] = {
@@ -68,7 +73,17 @@ struct operands {
     int64_t width; // numbers of a row of x and y
     struct weight experts;
     struct route route; // of the tokens
+    /* Of conv and recur: q, k and v, outputs, step and beta [tokens]; states; spans of one token of
+     * each row, and of two times STATE_TOKENS tokens of every second one. */
+    float *state_qkv, *state_out, *state_gates, *state_weights;
+    uint8_t *states;
+    struct state_span *decode, *prefill;
 };
+
+static int64_t state_stride(void)
+{
+    return round_up((STATE_DIM * STATE_DIM + (STATE_TAPS - 1) * STATE_QKV) * 4, 64);
+}
 
 static int64_t scratch_bytes(const struct operands *o)
 {
@@ -96,6 +111,18 @@ static void experts_carve(struct operands *o, struct arena *a)
     void *route = arena_take(a, route_bytes(o->n.tokens, EXPERTS, EXPERTS_USED), 64);
     if (route)
         o->route = route_at(route, o->n.tokens, EXPERTS, EXPERTS_USED);
+}
+
+static void states_carve(struct operands *o, struct arena *a)
+{
+    const int64_t tokens = o->n.tokens, rows = tokens / STATE_TOKENS;
+    o->state_qkv = ARENA_ARRAY(a, float, tokens *STATE_QKV);
+    o->state_out = ARENA_ARRAY(a, float, tokens *STATE_DIM);
+    o->state_gates = ARENA_ARRAY(a, float, tokens + 2);
+    o->state_weights = ARENA_ARRAY(a, float, STATE_QKV *STATE_TAPS);
+    o->states = arena_take(a, rows * state_stride(), 64);
+    o->decode = ARENA_ARRAY(a, struct state_span, rows);
+    o->prefill = ARENA_ARRAY(a, struct state_span, rows / 2);
 }
 
 static void operands_carve(struct operands *o, struct arena *a)
@@ -128,6 +155,7 @@ static void operands_carve(struct operands *o, struct arena *a)
     o->from = ARENA_ARRAY(a, int32_t, tokens / 2);
     o->span = ARENA_ARRAY(a, struct prompt_span, 1);
     experts_carve(o, a);
+    states_carve(o, a);
     o->scratch = arena_take(a, scratch_bytes(o), 64);
 }
 
@@ -140,6 +168,24 @@ static void fill(float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         x[i] = noise((uint64_t)i);
+}
+
+/* Taps that change nothing, so that x keeps its size; a decay, then a bias of the step. */
+static void states_fill(struct operands *o)
+{
+    const int n = o->n.tokens, rows = n / STATE_TOKENS;
+    fill(o->state_qkv, (int64_t)n * STATE_QKV);
+    fill(o->state_gates, n);
+    o->state_gates[n] = -0.1f;
+    o->state_gates[n + 1] = 0.1f;
+    for (int i = 0; i < STATE_QKV * STATE_TAPS; i++)
+        o->state_weights[i] = i % STATE_TAPS == STATE_TAPS - 1;
+    memset(o->states, 0, (size_t)(rows * state_stride()));
+    for (int i = 0; i < rows; i++)
+        o->decode[i] = (struct state_span){.row = i, .token = i, .n = 1};
+    for (int i = 0; i < rows / 2; i++)
+        o->prefill[i] =
+            (struct state_span){.row = i, .token = i * 2 * STATE_TOKENS, .n = 2 * STATE_TOKENS};
 }
 
 static void operands_fill(struct operands *o)
@@ -170,6 +216,7 @@ static void operands_fill(struct operands *o)
         o->from[i] = 2 * i;
     memset((void *)(uintptr_t)o->experts.panels, 0x3c, // about 0.01 in any float format
            (size_t)weight_bytes(o->experts.layout, o->experts.dtype, o->experts.n, o->experts.k));
+    states_fill(o);
     *o->span = (struct prompt_span){.n_prompt = o->n.prompt, .first = o->n.prompt - n, .n = n};
 }
 
@@ -245,6 +292,8 @@ CALL(expert_sum)
 CALL(kv_store)
 CALL(attend_prompt)
 CALL(prompt_keep)
+CALL(conv)
+CALL(recur)
 #undef CALL
 
 /* On the CPU every call starts from nothing, like the first tile of a vocabulary; on a device a
@@ -384,6 +433,65 @@ static enum err bench_experts(const struct bench_run *run, struct operands *o)
     return OK;
 }
 
+/* Decode, which reads and writes a state per token, and prompts, which do so once a span. */
+static enum err bench_states(const struct bench_run *run, struct operands *o)
+{
+    const int n = o->n.tokens, all = n / STATE_TOKENS;
+    for (int prompts = 0; prompts < 2; prompts++) {
+        const int rows = prompts ? all / 2 : all, each = prompts ? 2 * STATE_TOKENS : 1;
+        const int tokens = rows * each;
+        const double numbers = (double)tokens * STATE_QKV, state = STATE_DIM * STATE_DIM;
+        const struct state_rows of = {.base = o->states,
+                                      .stride = state_stride(),
+                                      .spans = prompts ? o->prefill : o->decode,
+                                      .n_spans = rows};
+        struct conv_args conv = {.x = o->state_qkv,
+                                 .weight = o->state_weights,
+                                 .x_stride = STATE_QKV,
+                                 .n = STATE_QKV,
+                                 .taps = STATE_TAPS,
+                                 .act = ACT_NONE,
+                                 .rows = of,
+                                 .offset = STATE_DIM * STATE_DIM * 4};
+        struct recur_args recur = {.q = o->state_qkv,
+                                   .k = o->state_qkv + STATE_DIM,
+                                   .v = o->state_qkv + 2 * STATE_DIM,
+                                   .dt = o->state_gates,
+                                   .beta = o->state_gates,
+                                   .a = o->state_gates + n,
+                                   .dt_bias = o->state_gates + n + 1,
+                                   .out = o->state_out,
+                                   .qkv_stride = STATE_QKV,
+                                   .dt_stride = 1,
+                                   .beta_stride = 1,
+                                   .out_stride = STATE_DIM,
+                                   .k_heads = 1,
+                                   .v_heads = 1,
+                                   .k_dim = STATE_DIM,
+                                   .v_dim = STATE_DIM,
+                                   .corrects = 1,
+                                   .unit_eps = 1e-6f,
+                                   .q_scale = 0.088f,
+                                   .rows = of};
+        struct bench_case cases[] = {{.op = "conv",
+                                      .flops = 2.0 * STATE_TAPS * numbers,
+                                      .bytes = 8 * numbers,
+                                      .call = call_conv,
+                                      .args = &conv},
+                                     {.op = "recur",
+                                      .flops = 8.0 * tokens * state,
+                                      .bytes = 8.0 * rows * state + 4 * numbers,
+                                      .call = call_recur,
+                                      .args = &recur}};
+        for (int i = 0; i < 2; i++) {
+            snprintf(cases[i].shape, sizeof cases[i].shape, "%d rows of %d, %d x %d", rows, each,
+                     STATE_DIM, STATE_DIM);
+            TRY(case_run(run, o, &cases[i]));
+        }
+    }
+    return OK;
+}
+
 static enum err bench_attend_prompt(const struct bench_run *run, struct operands *o)
 {
     const struct bench_model *m = o->model;
@@ -483,6 +591,7 @@ static enum err operands_run(const struct bench_run *run, struct operands *image
     TRY(bench_memory_send(o.memory));
     TRY(bench_rows(run, &o));
     TRY(bench_experts(run, &o));
+    TRY(bench_states(run, &o));
     TRY(bench_attend_prompt(run, &o));
     TRY(bench_attend_forced(run, &o));
     return bench_keep_and_head(run, &o);

@@ -296,8 +296,7 @@ static void amx_page(const struct attend_prompt_args *a, const struct prompt_spa
 {
     const struct kv_layout *l = &a->layout;
     const uint8_t *page = prompt_span_pages(a, s) + first / PAGE_SLOTS * l->page_bytes;
-    static _Thread_local float v[PAGE_SLOTS][HEAD_DIM_MAX];
-    memset(v, 0, sizeof v);
+    float v[PAGE_SLOTS][HEAD_DIM_MAX] = {{0}}; // on the stack: threads zero their static storage
     for (int slot = 0; slot < PAGE_SLOTS && first + slot <= query; slot++)
         kv_get(l, page, slot, kv_head, NULL, v[slot]);
     for (int d = 0; d < l->head_dim; d++) {
