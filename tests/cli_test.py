@@ -306,7 +306,7 @@ def real_model(tally, p, a):
 def shapes(tally, p, a):
     """What the comments in configs/ say of a model is what inspect prints.
 
-    Both figures grow by the same amount with every layer behind the dense ones, so two small copies of a config
+    Both figures grow by the same amount with every layer after the dense ones, so two small copies of a config
     tell those of all its layers: inspect makes every number of a model to choose its format, and that of 30 G takes minutes.
     """
     configs = os.path.join(os.path.dirname(HERE), "configs")

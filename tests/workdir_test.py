@@ -183,9 +183,9 @@ def stopped(tally, place, a):
 def ended(tally, place, a):
     """A worker is stopped where it joins, plans or would make OUT, and goes on while or after another one ends the job."""
     job = Shared(tally, place, job_rows(12, 19, tokens=(10, 20)))
-    plans, job_gone, worker_gone = "create,1,0,*.work/*.partial", "unlink,1,0,*/job.json", "unlink,2,0,*.work/*.worker"
+    plans, makes_out = "stop-after,create,1,0,*.work/*.partial", f"stop-before,link,1,0,*/claims/{job.n_rows:06}"
+    job_gone, worker_gone = "unlink,1,0,*/job.json", "unlink,2,0,*.work/*.worker"
     claims_gone = "unlink,1,0,*.work/*.worker"  # the maker's own, behind the claims
-    plans, makes_out = "stop-after," + plans, f"stop-before,link,1,0,*/claims/{job.n_rows:06}"
     for joined, end in ((plans, job_gone), (plans, worker_gone), (plans, claims_gone), (makes_out, None), (makes_out, worker_gone),
                         ("stop-after,create,1,0,*.work/*.tmp", worker_gone), ("stop-after,mkdir,2,0,*.work*", None)):
         job.fresh()

@@ -323,9 +323,10 @@ static enum err run_chunks(struct run *r, enum request_kind kind, struct json_t 
         if (r->job)
             job_counts(r->job, &counts);
         *tokens += counts.output_tokens;
-        if ((err == OK || err == ERR_ROWS) && job_is_complete(r->job))
+        const int ran = err == OK || err == ERR_ROWS;
+        if (ran && job_is_complete(r->job))
             return err;
-        if (err == OK || err == ERR_ROWS)
+        if (ran)
             err = wait_for_work(r, start_ns);
         ended = err != OK && !ended && ended_meanwhile(r->config, err);
         if (err != OK && !ended)

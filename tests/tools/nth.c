@@ -2,8 +2,8 @@
  *     NTH=fail,malloc,17,12            malloc number 17 returns NULL, errno 12
  *     NTH=fail,fdatasync,2,5,*.journal the second fdatasync of a file that this pattern fits
  *     NTH=kill-before|kill-after|kill-torn,pwrite,3,0,*.partial   SIGKILL there; torn: half written
- *     NTH=stop-before|stop-after,fdatasync,3,0,*.journal   SIGSTOP there, until somebody says
- * SIGCONT NTH=slow,pread,7,50000,*.jsonl   each takes up to 50,000 us longer, by seed 7
+ *     NTH=stop-before|stop-after,fdatasync,3,0,*.journal   SIGSTOP there, until SIGCONT
+ *     NTH=slow,pread,7,50000,*.jsonl   each takes up to 50,000 us longer, by seed 7
  *     NTH=cut-before|cut-after,rename,1,0,*.tmp   and the power of the disk at NTH_CUT=MOUNT is cut
  *     NTH_LOG=FILE                     what was called: `ns call offset path`; `= by` who made the
  * call that failed; at the end `= call count`, `= live` blocks, `= hits`, `= jumps` of the wall
