@@ -60,7 +60,6 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
-SlurmdTimeout=10
 KillWait=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/%n
@@ -108,7 +107,7 @@ class Slurm(Place):
         self.slurmd = {f"n{i}": self.daemon("slurmd", "-D", "-N", f"n{i}") for i in nodes}
         if not wait_for(lambda: self.command("sinfo", "-h", "-N", "-o", "%T").count("idle") == NODES, 30):
             self.why = "Slurm does not start here"
-            print(read(os.path.join(self.slurm, "slurmctld.log")).decode()[-1500:])
+            print(self.log())
 
     def daemon(self, *command):
         self.daemons.append(subprocess.Popen(command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
@@ -148,12 +147,14 @@ class Slurm(Place):
         return "\n".join(read(self.at(f)).decode("utf-8", "replace") for f in sorted(os.listdir(self.folder))
                          if f.startswith("slurm-"))
 
+    def log(self):
+        return read(os.path.join(self.slurm, "slurmctld.log")).decode("utf-8", "replace")[-3000:]
+
     def alone(self, tally, n, tokens):
         source = self.rows("in.jsonl", job_rows(n, 21, tokens=tokens))
         out = self.fresh("alone")
         tally.check(self.sluice("run", "-m", self.model, "-i", source, "-o", out, "--progress", "none").code == 0, "alone")
         return source, read(out)
-
 
     def begin(self, tally):
         """A job of three nodes, of which some rows are claimed: (job, OUT, the bytes that OUT will have, 1 if it got that far)."""
@@ -206,7 +207,7 @@ def requeued(tally, place, a):
     place.command("scancel", "--signal=USR1", job)
     tally.check(begun and place.ended(job), f"requeued: {place.command('squeue')}")
     tally.check(read(out) == want, f"requeued: {difference(want, read(out))}: {place.said()[-900:]}")
-    tally.check("interrupted; the same command resumes" in place.said(), f"requeued: nothing was interrupted: {place.said()[-900:]}")
+    tally.check("Exited with exit code 75" in place.said(), f"requeued: nothing was interrupted: {place.said()}\n{place.log()}")
 
 
 @from_full
