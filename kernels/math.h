@@ -282,6 +282,8 @@ static inline float math_act(int act, float x)
     switch (act) {
     case ACT_RELU:
         return x > 0.0f ? x : 0.0f;
+    case ACT_RELU2:
+        return x > 0.0f ? x * x : 0.0f;
     case ACT_GELU:
         return math_gelu(x);
     case ACT_GELU_TANH:

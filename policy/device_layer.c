@@ -14,15 +14,10 @@ double device_matmul_s(const struct machine *m, double bytes, double flops, doub
 /* Ops that the engine queues per tile of tokens in a layer (engine/line/layer_decode.c): two norms,
  * Q K V, attention, output, both halves of the MLP, tables; plus those that only some shapes have.
  * Experts add a router, its choice and a sum. */
-static int apart_acts(const struct shape *s)
-{
-    return s->gated || s->act == ACT_XIELU;
-}
-
 static int layer_ops(const struct shape *s)
 {
     const int norms = s->qk_norm != QK_NORM_NONE, rope = s->position == POSITION_ROPE;
-    return 8 + 2 * norms + 2 * rope + apart_acts(s) + (s->n_experts > 0 ? 3 : 0);
+    return 8 + 2 * norms + 2 * rope + shape_act_apart(s) + (s->n_experts > 0 ? 3 : 0);
 }
 
 double device_launches_s(const struct setting *set)
@@ -37,9 +32,9 @@ static double row_bytes(const struct shape *s)
     const double q_k = ((double)s->n_heads + s->n_kv_heads) * s->head_dim;
     const double used = shape_mlps_used(s), experts = s->n_experts > 0 ? used : 0;
     const int turned = (s->qk_norm != QK_NORM_NONE) + (s->position == POSITION_ROPE);
-    return 4 *
-           (4.0 * s->dim + 2 * turned * q_k + (2 * apart_acts(s) + s->gated) * used * s->ffn_dim +
-            4 * experts * ((double)s->dim + s->ffn_dim));
+    return 4 * (4.0 * s->dim + 2 * turned * q_k +
+                (2 * shape_act_apart(s) + s->gated) * used * s->ffn_dim +
+                4 * experts * ((double)s->dim + s->ffn_dim));
 }
 
 /* Only experts that a tile's tokens choose are read. Their matmuls are timed apart from the layer's

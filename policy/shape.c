@@ -89,7 +89,7 @@ static const char *check_experts(const struct shape *s)
                    ? "n_experts"
                    : NULL;
     if (!in_range(s->n_experts, 2, SHAPE_EXPERTS_MAX) || s->branches != BRANCHES_SERIAL ||
-        !s->gated || s->dim % 32 != 0 || s->ffn_dim % 32 != 0 ||
+        s->dim % 32 != 0 || s->ffn_dim % 32 != 0 ||
         (int64_t)s->n_experts * (s->dim > s->ffn_dim ? s->dim : s->ffn_dim) > SHAPE_OUTPUTS_MAX)
         return "n_experts";
     if (!in_range(s->n_experts_used, 1,
@@ -105,13 +105,14 @@ static const char *check_experts(const struct shape *s)
 /* Layers without experts, and the shared expert. */
 static const char *check_beside(const struct shape *s)
 {
-    int dense = 0;
+    int dense = 0, with = 0;
     for (int i = 0; i < s->n_layers; i++) {
         if (s->layer_dense[i] > (s->n_experts > 0))
             return "layer_dense";
         dense += s->layer_dense[i];
+        with += shape_has_experts(s, i);
     }
-    if (dense == s->n_layers)
+    if (with == 0 && s->n_experts > 0)
         return "layer_dense";
     if (!in_range(s->dense_dim, dense > 0, dense > 0 ? SHAPE_DIM_MAX : 0))
         return "dense_dim";
@@ -163,19 +164,36 @@ static const char *check_state(const struct shape *s)
                    ? "state"
                    : NULL;
     const int n = shape_states(s);
-    if (s->state != STATE_DELTA || n == 0 || n == s->n_layers || s->branches != BRANCHES_SERIAL ||
-        s->norm_place != NORM_BEFORE)
+    if (!in_range(s->state, STATE_DELTA, STATE_CONV) || n == 0 || n == s->n_layers ||
+        s->branches != BRANCHES_SERIAL || s->norm_place != NORM_BEFORE)
         return "state";
-    if (!is_state_dim(s->state_k_dim))
-        return "state_k_dim";
     if (!is_state_dim(s->state_v_dim))
         return "state_v_dim";
     if (!in_range(s->state_v_heads, 1, SHAPE_DIM_MAX / s->state_v_dim))
         return "state_v_heads";
+    if (!in_range(s->state_taps, 2, SHAPE_TAPS_MAX))
+        return "state_taps";
+    if (s->state == STATE_CONV)
+        return s->state_k_heads || s->state_k_dim ? "state_k_heads" : NULL;
+    if (!is_state_dim(s->state_k_dim))
+        return "state_k_dim";
     if (!in_range(s->state_k_heads, 1, s->state_v_heads) ||
         s->state_v_heads % s->state_k_heads != 0 || shape_state_qkv(s) > SHAPE_DIM_MAX)
         return "state_k_heads";
-    return in_range(s->state_taps, 2, SHAPE_TAPS_MAX) ? NULL : "state_taps";
+    return NULL;
+}
+
+/* Layers without MLP. */
+static const char *check_bare(const struct shape *s)
+{
+    int bare = 0;
+    for (int i = 0; i < s->n_layers; i++) {
+        if (s->layer_bare[i] > (s->norm_place == NORM_BEFORE && s->branches == BRANCHES_SERIAL &&
+                                !s->layer_dense[i]))
+            return "layer_bare";
+        bare += s->layer_bare[i];
+    }
+    return bare < s->n_layers ? NULL : "layer_bare";
 }
 
 int shape_states(const struct shape *s)
@@ -290,6 +308,8 @@ const char *shape_check(const struct shape *s)
         if (s->layer_window[i] != 0 && !in_range(s->layer_window[i], 2, CONTEXT_MAX))
             return "layer_window";
     bad = check_state(s);
+    if (!bad)
+        bad = check_bare(s);
     if (!bad)
         bad = check_experts(s);
     if (!bad)

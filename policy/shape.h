@@ -10,12 +10,13 @@ extern "C" {
 #endif
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-/* ACT_GELU uses erf, ACT_GELU_TANH uses tanh (they differ by up to 5e-4), ACT_GELU_QUICK is x / (1
+/* ACT_RELU2 is the square of ACT_RELU. ACT_GELU uses erf, ACT_GELU_TANH uses tanh (they differ by up to 5e-4), ACT_GELU_QUICK is x / (1
  * + exp(-1.702 x)) (differs by up to 0.02). ACT_XIELU has two learned numbers per layer.
  * ACT_LOGISTIC, 1 / (1 + exp(-x)), is that of gates beside the MLP. */
 enum act_kind {
     ACT_NONE,
     ACT_RELU,
+    ACT_RELU2,
     ACT_GELU,
     ACT_GELU_TANH,
     ACT_SILU,
@@ -33,8 +34,10 @@ enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_OWN, QK_NORM_WHOLE };
 /* x + attention(norm1 x), then x + mlp(norm2 x); both read the same x; both read norm1 x. */
 enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 
-/* What layers without attention compute, see struct recur_args: the gated delta net. */
-enum state_kind { STATE_NONE, STATE_DELTA };
+/* What layers without attention compute: the gated delta net; Mamba-2 (both: struct recur_args);
+ * a convolution of b x, then c times its output (lfm2), where x, b and c take the places of v, k
+ * and z. */
+enum state_kind { STATE_NONE, STATE_DELTA, STATE_MAMBA, STATE_CONV };
 
 #define SHAPE_LAYERS_MAX       512
 #define SHAPE_DIM_MAX          (1 << 17)
@@ -115,6 +118,7 @@ struct shape {
     int state; // enum state_kind
     int state_k_heads, state_v_heads, state_k_dim, state_v_dim, state_taps;
     uint8_t layer_state[SHAPE_LAYERS_MAX];  // 1: the layer has a state
+    uint8_t layer_bare[SHAPE_LAYERS_MAX];   // 1: the layer has no MLP
     uint8_t layer_rope[SHAPE_LAYERS_MAX];   // per layer: 0, 1 or SHAPE_NO_ROPE
     uint8_t layer_dense[SHAPE_LAYERS_MAX];  // 1: one MLP where other layers have experts
     int32_t layer_window[SHAPE_LAYERS_MAX]; // tokens that a query sees, itself included; 0: all
@@ -142,16 +146,29 @@ int64_t shape_after_numbers(const struct shape *s);
 float shape_attn_scale(const struct shape *s);
 static inline int shape_has_experts(const struct shape *s, int layer)
 {
-    return s->n_experts > 0 && !s->layer_dense[layer];
+    return s->n_experts > 0 && !s->layer_dense[layer] && !s->layer_bare[layer];
 }
-/* Numbers of a token that the convolution of a layer with a state reads: q, k and v; those of v. */
+/* Numbers of a token in a layer with a state: of v; of k, and of q; of what the convolution reads:
+ * q, k and v, in the order of shape_state_at(). */
 static inline int shape_state_v(const struct shape *s)
 {
     return s->state_v_heads * s->state_v_dim;
 }
+static inline int shape_state_k(const struct shape *s)
+{
+    return s->state_k_heads * s->state_k_dim;
+}
 static inline int shape_state_qkv(const struct shape *s)
 {
-    return 2 * s->state_k_heads * s->state_k_dim + shape_state_v(s);
+    return 2 * shape_state_k(s) + shape_state_v(s);
+}
+/* Where q, k and v begin there: as files have the convolution's channels. */
+static inline void shape_state_at(const struct shape *s, int *q, int *k, int *v)
+{
+    const int v_first = s->state == STATE_MAMBA, keys = shape_state_k(s);
+    *v = v_first ? 0 : 2 * keys;
+    *k = v_first ? shape_state_v(s) : keys;
+    *q = v_first ? *k + keys : 0;
 }
 /* Bytes of a row's state in a layer: f32 [v_heads, k_dim, v_dim], then [taps - 1, qkv]. */
 static inline int64_t shape_state_inputs_at(const struct shape *s)
@@ -162,6 +179,11 @@ static inline int64_t shape_state_bytes(const struct shape *s)
 {
     return shape_state_inputs_at(s) +
            (s->state ? (int64_t)(s->state_taps - 1) * shape_state_qkv(s) * 4 : 0);
+}
+/* 1: the activation of an MLP is an op by itself, not the last step of a matrix. */
+static inline int shape_act_apart(const struct shape *s)
+{
+    return s->gated || s->act == ACT_XIELU;
 }
 /* Layers with a state. */
 int shape_states(const struct shape *s);

@@ -32,7 +32,7 @@ def check_hf(t, sluice, spec, entry, form, path):
     out = sluice.rows("score", path, rows, *F32)
     check_scores(t, f"{spec} {form}, f32", rows, out, want["rows"], MEAN_F32, MAX_F32, TIE_F32)
     noise_mean, noise_max = want["bf16_noise"]
-    if LEVEL and not (states.has_state(spec) and "num_experts" in str(families.SPECS[spec])):
+    if LEVEL and not (states.has_state(spec) and "experts" in str(families.SPECS[spec])):
         check_scores(t, f"{spec} {form}, bf16", rows, sluice.rows("score", path, rows), want["rows"], BF16_SHARE * noise_mean,
                      1.5 * noise_max, 2 * noise_max)
     if "gen" in want:

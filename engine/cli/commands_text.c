@@ -10,7 +10,7 @@
 #include "engine/model/dummy.h"
 #include "engine/model/families/family.h"
 
-#define VARIANTS_MAX  21
+#define VARIANTS_MAX  22
 #define VARIANT_BYTES 100
 
 /* Says how the experts of a token are chosen and weighed. */
@@ -32,10 +32,16 @@ static void put_router(char out[VARIANT_BYTES], const struct shape *s)
 
 static void put_state(char *out, const struct shape *s)
 {
-    snprintf(out, VARIANT_BYTES,
-             "gated delta net (%d, %d heads, %d x %d) instead of attention in %d of %d layers",
-             s->state_k_heads, s->state_v_heads, s->state_k_dim, s->state_v_dim, shape_states(s),
-             s->n_layers);
+    const int n = shape_states(s);
+    if (s->state == STATE_CONV)
+        snprintf(out, VARIANT_BYTES,
+                 "a convolution of %d tokens instead of attention in %d of %d layers",
+                 s->state_taps, n, s->n_layers);
+    else
+        snprintf(out, VARIANT_BYTES,
+                 "%s (%d, %d heads, %d x %d) instead of attention in %d of %d layers",
+                 s->state == STATE_MAMBA ? "Mamba-2" : "gated delta net", s->state_k_heads,
+                 s->state_v_heads, s->state_k_dim, s->state_v_dim, n, s->n_layers);
 }
 
 static void put_windows(char *out, const struct shape *s, int windows)
@@ -69,7 +75,8 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
                                          "of what attention and MLP add",
                                          "before attention and MLP and of what they add"};
     static const char *const acts[] = {
-        "none", "relu", "gelu", "gelu by tanh", "silu", "gelu by a logistic", "xielu"};
+        "none", "relu", "relu squared",       "gelu", "gelu by tanh",
+        "silu", "gelu by a logistic", "xielu"};
     static const char *const qk[] = {"", "one weight for all heads", "each head its own weight",
                                      "of the whole vectors"};
     static const char *const branches[] = {"", "attention and MLP of the same input",
@@ -80,7 +87,7 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     } factors[] = {{"embeddings", s->embed_scale},
                    {"residual branches", s->branch_scale},
                    {"logits", s->logit_scale}};
-    int n = 0, turned = 0, windows = 0, dense = 0;
+    int n = 0, turned = 0, windows = 0, dense = 0, bare = 0;
     snprintf(out[n++], VARIANT_BYTES, "%s%s %s", norms[s->norm],
              s->bare_norm ? " without biases" : "", places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
@@ -94,10 +101,12 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
         snprintf(out[n++], VARIANT_BYTES, "an expert of %d for every token, %s", s->shared_dim,
                  s->shared_gate ? "weighed by a logistic" : "unweighed");
     for (int i = 0; i < s->n_layers; i++)
-        dense += s->layer_dense[i];
+        dense += s->layer_dense[i], bare += s->layer_bare[i];
     if (dense > 0)
         snprintf(out[n++], VARIANT_BYTES, "one MLP of %d instead of experts in %d of %d layers",
                  s->dense_dim, dense, s->n_layers);
+    if (bare > 0)
+        snprintf(out[n++], VARIANT_BYTES, "no MLP in %d of %d layers", bare, s->n_layers);
     if (s->act_limit > 0)
         snprintf(out[n++], VARIANT_BYTES, "gate and up cut at %g, up + 1", (double)s->act_limit);
     if (s->qk_norm != QK_NORM_NONE)

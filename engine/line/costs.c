@@ -42,6 +42,8 @@ static void experts_info(const struct model *model, struct weights_info *w)
 static int64_t mlp_numbers(const struct shape *s, int layer)
 {
     const int64_t matrices = s->gated ? 3 : 2;
+    if (s->layer_bare[layer])
+        return 0;
     if (!shape_has_experts(s, layer))
         return matrices * s->dim * (s->n_experts > 0 ? s->dense_dim : s->ffn_dim);
     return s->dim * (matrices * ((int64_t)s->n_experts_used * s->ffn_dim + s->shared_dim) +

@@ -134,6 +134,8 @@ void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t
     layer_join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
+    if (s->layer_bare[w->layer])
+        return;
     const float *in = layer_branch_input(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, t->n);
     layer_ffn(w, l, weights, in, x, t->n);
     if (s->norm_place == NORM_AFTER_SUM)

@@ -63,24 +63,29 @@ struct mlp {
     int n;
 };
 
+/* The matrices from an MLP's input to w->gate, and w->up; returns how many. */
+static int inner_projections(struct layer_work *w, const struct mlp *mlp, struct projection out[2])
+{
+    const struct shape *s = w->shape;
+    const int act = shape_act_apart(s) ? ACT_NONE : s->act;
+    const int n = s->gated ? 2 : 1;
+    out[0] = (struct projection){mlp->gate, mlp->gate_bias, w->gate, ACT_NONE, 0, 0};
+    float *up = s->gated ? w->up : w->gate;
+    out[n - 1] = (struct projection){mlp->up, mlp->up_bias, up, act, 0, 0};
+    return n;
+}
+
 /* y = mlp(in), or y += mlp(in). */
 static void mlp_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                      const struct mlp *mlp, const float *in, float *y, int add, int m)
 {
     const struct shape *s = w->shape;
     const struct projection down = {mlp->down, mlp->down_bias, y, ACT_NONE, add, 0};
-    if (s->gated) {
-        const struct projection gate_up[] = {{mlp->gate, mlp->gate_bias, w->gate, ACT_NONE, 0, 0},
-                                             {mlp->up, mlp->up_bias, w->up, ACT_NONE, 0, 0}};
-        layer_project(w, l, weights, gate_up, 2, in, m);
+    struct projection inner[2];
+    const int n = inner_projections(w, mlp, inner);
+    layer_project(w, l, weights, inner, n, in, m);
+    if (shape_act_apart(s))
         gate_tile(w, mlp->n, m);
-    } else {
-        const int act = s->act == ACT_XIELU ? ACT_NONE : s->act;
-        const struct projection up = {mlp->up, mlp->up_bias, w->gate, act, 0, 0};
-        layer_project(w, l, weights, &up, 1, in, m);
-        if (s->act == ACT_XIELU)
-            gate_tile(w, mlp->n, m);
-    }
     layer_project(w, l, weights, &down, 1, w->gate, m);
 }
 
@@ -99,20 +104,21 @@ static void shared_tile(struct layer_work *w, const struct model_layer *l, const
 
 /* The experts of each token: added to x, or written beside x (layer_is_apart). */
 static void experts_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                         const float *in, float *x, int m)
+                         const struct mlp *mlp, const float *in, float *x, int m)
 {
     const struct shape *s = w->shape;
     const int pairs = m * s->n_experts_used, apart = layer_is_apart(s);
-    const struct projection gate_up[] = {{ROLE_GATE, ROLE_GATE_B, w->gate, ACT_NONE, 0, 0},
-                                         {ROLE_UP, ROLE_UP_B, w->up, ACT_NONE, 0, 0}};
     const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, w->expert_out, ACT_NONE, 0, 0};
+    struct projection inner[2];
+    const int n_inner = inner_projections(w, mlp, inner);
     const struct route route = route_tile(w, l, weights, in, m);
     if (w->bring && w->err == OK)
         w->err = w->bring(w->bring_ctx, w->layer + 1, &route);
     if (w->err != OK)
         return; // the experts' weights are missing
-    layer_project_experts(w, l, weights, gate_up, 2, in, m, &route);
-    gate_tile(w, s->ffn_dim, pairs);
+    layer_project_experts(w, l, weights, inner, n_inner, in, m, &route);
+    if (shape_act_apart(s))
+        gate_tile(w, s->ffn_dim, pairs);
     layer_project_experts(w, l, weights, &down, 1, NULL, m, &route);
     if (s->shared_dim > 0)
         shared_tile(w, l, weights, in, m);
@@ -139,7 +145,7 @@ void layer_ffn(struct layer_work *w, const struct model_layer *l, const uint8_t 
                               ROLE_DENSE_DOWN, N_ROLES, s->dense_dim};
     const struct mlp *mlp = model_has(l, ROLE_DENSE_UP) ? &dense : &plain;
     if (model_has(l, ROLE_ROUTER))
-        experts_tile(w, l, weights, in, x, m);
+        experts_tile(w, l, weights, &plain, in, x, m);
     else
         mlp_tile(w, l, weights, mlp, in, layer_is_apart(s) ? w->normed : x, !layer_is_apart(s), m);
     layer_join(w, l, weights, ROLE_POST2_W, x, w->normed, m);

@@ -1,4 +1,4 @@
-/* engine/line/layer_state.c - layers with a row state instead of attention: the gated delta net.
+/* engine/line/layer_state.c - layers with a row state instead of attention: enum state_kind.
  *
  * Owns: the order of the ops, and what these are told of the rows. Note: a row's state takes pages
  * of its own (struct kv_kind), one after the other from page 0 of the row on, and every step that
@@ -60,10 +60,11 @@ static void convolve(struct layer_work *w, const struct model_layer *l, const ui
     const struct shape *s = w->shape;
     const struct conv_args args = {.x = w->state_qkv,
                                    .weight = model_vector(l, ROLE_STATE_CONV, weights),
+                                   .bias = model_vector(l, ROLE_STATE_CONV_B, weights),
                                    .x_stride = shape_state_qkv(s),
                                    .n = shape_state_qkv(s),
                                    .taps = s->state_taps,
-                                   .act = ACT_SILU,
+                                   .act = s->state == STATE_CONV ? ACT_NONE : ACT_SILU,
                                    .rows = *rows,
                                    .offset = shape_state_inputs_at(s)};
     ops_run_conv(&w->ops, &args);
@@ -73,14 +74,17 @@ static void recur(struct layer_work *w, const struct model_layer *l, const uint8
                   const struct state_rows *rows)
 {
     const struct shape *s = w->shape;
-    const int keys = s->state_k_heads * s->state_k_dim;
-    const struct recur_args args = {.q = w->state_qkv,
-                                    .k = w->state_qkv + keys,
-                                    .v = w->state_qkv + 2 * keys,
+    const int delta = s->state == STATE_DELTA;
+    int q, k, v;
+    shape_state_at(s, &q, &k, &v);
+    const struct recur_args args = {.q = w->state_qkv + q,
+                                    .k = w->state_qkv + k,
+                                    .v = w->state_qkv + v,
                                     .dt = w->state_dt,
-                                    .beta = w->state_beta,
+                                    .beta = delta ? w->state_beta : NULL,
                                     .a = model_vector(l, ROLE_STATE_A, weights),
                                     .dt_bias = model_vector(l, ROLE_STATE_DT_B, weights),
+                                    .skip = model_vector(l, ROLE_STATE_SKIP, weights),
                                     .out = w->state_out,
                                     .qkv_stride = shape_state_qkv(s),
                                     .dt_stride = s->state_v_heads,
@@ -90,57 +94,86 @@ static void recur(struct layer_work *w, const struct model_layer *l, const uint8
                                     .v_heads = s->state_v_heads,
                                     .k_dim = s->state_k_dim,
                                     .v_dim = s->state_v_dim,
-                                    .corrects = 1,
-                                    .unit_eps = UNIT_EPS,
-                                    .q_scale = 1.0f / sqrtf((float)s->state_k_dim),
+                                    .corrects = delta,
+                                    .unit_eps = delta ? UNIT_EPS : 0,
+                                    .q_scale = delta ? 1.0f / sqrtf((float)s->state_k_dim) : 1,
                                     .rows = *rows};
     ops_run_recur(&w->ops, &args);
 }
 
-/* Norm of each head's output, times SiLU of z; z's place gets the result. */
+/* x = act(x) * y, of n tokens. */
+static void multiply(struct layer_work *w, float *x, const float *y, int act, int n)
+{
+    const int v = shape_state_v(w->shape);
+    const struct gate_mul_args args = {
+        .gate = x, .up = y, .m = n, .n = v, .gate_stride = v, .up_stride = v, .act = act};
+    ops_run_gate_mul(&w->ops, &args);
+}
+
+/* z = norm of each head's output, times SiLU of z; Mamba-2 normalises the product, the heads of a
+ * k head together. */
 static void gate_state(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                        int n)
 {
     const struct shape *s = w->shape;
     const int v = shape_state_v(s);
-    const struct norm_args norm = {.x = w->state_out,
-                                   .y = w->state_out,
-                                   .weight = model_vector(l, ROLE_STATE_NORM_W, weights),
-                                   .m = n * s->state_v_heads,
-                                   .dim = s->state_v_dim,
-                                   .x_stride = s->state_v_dim,
-                                   .y_stride = s->state_v_dim,
-                                   .kind = NORM_RMS,
-                                   .eps = s->norm_eps};
-    struct gate_mul_args gate = {.gate = w->state_z,
-                                 .up = w->state_out,
-                                 .m = n,
-                                 .n = v,
-                                 .gate_stride = v,
-                                 .up_stride = v,
-                                 .act = ACT_SILU};
-    ops_run_norm(&w->ops, &norm);
-    ops_run_gate_mul(&w->ops, &gate);
+    struct norm_args norm = {.x = w->state_out,
+                             .y = w->state_out,
+                             .weight = model_vector(l, ROLE_STATE_NORM_W, weights),
+                             .m = n * s->state_v_heads,
+                             .dim = s->state_v_dim,
+                             .x_stride = s->state_v_dim,
+                             .y_stride = s->state_v_dim,
+                             .kind = NORM_RMS,
+                             .eps = s->norm_eps};
+    if (s->state == STATE_DELTA) {
+        ops_run_norm(&w->ops, &norm);
+        multiply(w, w->state_z, w->state_out, ACT_SILU, n);
+        return;
+    }
+    multiply(w, w->state_z, w->state_out, ACT_SILU, n);
+    norm.m = n;
+    norm.dim = v / s->state_k_heads;
+    norm.x_stride = norm.y_stride = v;
+    for (int group = 0; group < s->state_k_heads; group++, norm.weight += norm.dim) {
+        norm.x = norm.y = w->state_z + (int64_t)group * norm.dim;
+        ops_run_norm(&w->ops, &norm);
+    }
 }
 
 static void state_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                        const struct state_rows *rows, const float *x, int n)
 {
-    const int keys = w->shape->state_k_heads * w->shape->state_k_dim;
     const int stride = shape_state_qkv(w->shape);
     float *qkv = w->state_qkv;
-    const struct projection in[] = {{ROLE_STATE_Q, N_ROLES, qkv, ACT_NONE, 0, stride},
-                                    {ROLE_STATE_K, N_ROLES, qkv + keys, ACT_NONE, 0, stride},
-                                    {ROLE_STATE_V, N_ROLES, qkv + 2 * keys, ACT_NONE, 0, stride}};
+    int q, k, v;
+    shape_state_at(w->shape, &q, &k, &v);
+    const struct projection in[] = {{ROLE_STATE_Q, N_ROLES, qkv + q, ACT_NONE, 0, stride},
+                                    {ROLE_STATE_K, N_ROLES, qkv + k, ACT_NONE, 0, stride},
+                                    {ROLE_STATE_V, N_ROLES, qkv + v, ACT_NONE, 0, stride}};
     const struct projection gates[] = {{ROLE_STATE_Z, N_ROLES, w->state_z, ACT_NONE, 0, 0},
-                                       {ROLE_STATE_BETA, N_ROLES, w->state_beta, ACT_NONE, 0, 0},
-                                       {ROLE_STATE_DT, N_ROLES, w->state_dt, ACT_NONE, 0, 0}};
+                                       {ROLE_STATE_DT, N_ROLES, w->state_dt, ACT_NONE, 0, 0},
+                                       {ROLE_STATE_BETA, N_ROLES, w->state_beta, ACT_NONE, 0, 0}};
     const float *normed = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, n);
     layer_project(w, l, weights, in, 3, normed, n);
-    layer_project(w, l, weights, gates, 3, normed, n);
+    layer_project(w, l, weights, gates, w->shape->state == STATE_DELTA ? 3 : 2, normed, n);
     convolve(w, l, weights, rows);
     recur(w, l, weights, rows);
     gate_state(w, l, weights, n);
+}
+
+/* STATE_CONV: z = z times the convolution of v k. */
+static void conv_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                      const struct state_rows *rows, const float *x, int n)
+{
+    const struct projection in[] = {{ROLE_STATE_V, N_ROLES, w->state_qkv, ACT_NONE, 0, 0},
+                                    {ROLE_STATE_K, N_ROLES, w->state_out, ACT_NONE, 0, 0},
+                                    {ROLE_STATE_Z, N_ROLES, w->state_z, ACT_NONE, 0, 0}};
+    const float *normed = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, n);
+    layer_project(w, l, weights, in, 3, normed, n);
+    multiply(w, w->state_qkv, w->state_out, ACT_NONE, n);
+    convolve(w, l, weights, rows);
+    multiply(w, w->state_z, w->state_qkv, ACT_NONE, n);
 }
 
 void layer_state(struct layer_work *w, const struct model_layer *l, const struct batch *b,
@@ -162,7 +195,10 @@ void layer_state(struct layer_work *w, const struct model_layer *l, const struct
                                         .stride = plan_own_pages(w->plan, w->layer) * page,
                                         .spans = tables_seen(w->tables, spans),
                                         .n_spans = count_spans(&t, w->cuts)};
-        state_tile(w, l, weights, &rows, x, t.n);
+        if (w->shape->state == STATE_CONV)
+            conv_tile(w, l, weights, &rows, x, t.n);
+        else
+            state_tile(w, l, weights, &rows, x, t.n);
         tile_after(w, l, weights, &t, x);
         spans += rows.n_spans;
     }

@@ -45,7 +45,7 @@ static const struct dummy_int {
     size_t field;
 } ints[] = {
     {"dim", SHAPE_DIM_MAX, 1, offsetof(struct shape, dim)},
-    {"layers", SHAPE_LAYERS_MAX, 1, offsetof(struct shape, n_layers)},
+    {"layers", SHAPE_LAYERS_MAX, 0, offsetof(struct shape, n_layers)},
     {"heads", SHAPE_DIM_MAX, 1, offsetof(struct shape, n_heads)},
     {"kv_heads", SHAPE_DIM_MAX, 0, offsetof(struct shape, n_kv_heads)},
     {"head_dim", SHAPE_HEAD_MAX, 0, offsetof(struct shape, head_dim)},
@@ -89,6 +89,7 @@ static const struct dummy_family {
     {"qwen3_next", 0, QK_NORM_HEAD, 0, 0},
     {"qwen3_5", 0, QK_NORM_HEAD, 0, 0},
     {"qwen3_5_moe", 0, QK_NORM_HEAD, 0, 0},
+    {"nemotron_h", 0, QK_NORM_NONE, ROUTER_LOGISTIC | ROUTER_BIAS, 0},
     {"gpt_oss",
      QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) |
          ROLE_BIT(ROLE_DOWN_B) | ROLE_BIT(ROLE_ROUTER_B),
@@ -142,6 +143,13 @@ static enum err set_int(const struct dummy_config *c, const char *key, const cha
     return OK;
 }
 
+static enum err set_pattern(struct dummy_config *c, const char *key, const char *value)
+{
+    int16_t file[SHAPE_LAYERS_MAX][2];
+    c->shape.n_layers = family_nemotron_h_layers(&c->shape, value, file);
+    return c->shape.n_layers > 0 ? OK : line_fail(c, key, "expected letters M, *, - and E");
+}
+
 static enum err set_value(struct dummy_config *c, const char *key, const char *value)
 {
     double x = 0;
@@ -165,6 +173,8 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
         c->tied = x != 0;
         return OK;
     }
+    if (strcmp(key, "pattern") == 0)
+        return set_pattern(c, key, value);
     if (strcmp(key, "dense_layers") == 0)
         return set_int(c, key, value, SHAPE_LAYERS_MAX, &c->dense_layers);
     for (int i = 0; i < N_INTS; i++)
@@ -207,11 +217,14 @@ static enum err finish_shape(struct dummy_config *c)
     struct shape *s = &c->shape;
     if (!c->has_family)
         return fail(ERR_INPUT, "%s: family: missing", c->path);
+    if (s->n_layers == 0)
+        return fail(ERR_INPUT, "%s: layers: missing", c->path);
     for (int i = 0; i < N_INTS; i++)
         if (ints[i].required && *int_at(s, ints[i].field) == 0)
             return fail(ERR_INPUT, "%s: %s: missing", c->path, ints[i].key);
     const struct dummy_family *family = family_named(s->family);
     int opt = strcmp(s->family, "opt") == 0, gemma2 = strcmp(s->family, "gemma2") == 0;
+    const int nemotron = strcmp(s->family, "nemotron_h") == 0;
     if (s->n_kv_heads == 0)
         s->n_kv_heads = s->n_heads;
     if (s->head_dim == 0 && s->dim % s->n_heads != 0)
@@ -227,7 +240,7 @@ static enum err finish_shape(struct dummy_config *c)
     s->final_norm = 1;
     s->norm_eps = (float)c->norm_eps;
     s->act = opt ? ACT_RELU : gemma2 ? ACT_GELU_TANH : ACT_SILU;
-    s->gated = !opt;
+    s->gated = !opt && !nemotron;
     s->route_alone = s->n_experts > 0 && strcmp(s->family, "qwen2_moe") != 0;
     const int states =
         strncmp(s->family, "qwen3_5", 7) == 0 || strcmp(s->family, "qwen3_next") == 0;
@@ -236,7 +249,8 @@ static enum err finish_shape(struct dummy_config *c)
         s->route_logistic = (family->router & ROUTER_LOGISTIC) != 0;
         s->route_bias = (family->router & ROUTER_BIAS) != 0;
     }
-    memset(s->layer_dense, 1, (size_t)c->dense_layers);
+    if (c->dense_layers > 0)
+        memset(s->layer_dense, 1, (size_t)c->dense_layers);
     s->qk_norm = family->qk_norm;
     s->position = opt ? POSITION_LEARNED : POSITION_ROPE;
     s->position_offset = opt ? 2 : 0;
@@ -251,6 +265,8 @@ static enum err finish_shape(struct dummy_config *c)
         family_gpt_oss_shape(s);
     if (states)
         family_qwen3_next_shape(s);
+    if (nemotron)
+        family_nemotron_h_shape(s);
     family_windows_end(s);
     rope_fill_plain(s, 0, c->rope_theta);
     const char *bad = shape_check(s);

@@ -268,6 +268,7 @@ enum err model_cut(struct model *part, const struct model *whole, int from, int 
     memmove(s->layer_rope, s->layer_rope + from, (size_t)n * sizeof *s->layer_rope);
     memmove(s->layer_dense, s->layer_dense + from, (size_t)n * sizeof *s->layer_dense);
     memmove(s->layer_state, s->layer_state + from, (size_t)n * sizeof *s->layer_state);
+    memmove(s->layer_bare, s->layer_bare + from, (size_t)n * sizeof *s->layer_bare);
     memmove(s->layer_window, s->layer_window + from, (size_t)n * sizeof *s->layer_window);
     memmove(s->layer_alpha, s->layer_alpha + from, (size_t)n * sizeof *s->layer_alpha);
     part->n_slices = ends ? whole->n_slices : 0;

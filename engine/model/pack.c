@@ -183,6 +183,7 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
         pack_put_u32(o, (uint32_t)s->layer_window[i]);
     pack_put(o, s->layer_state, sizeof s->layer_state);
+    pack_put(o, s->layer_bare, sizeof s->layer_bare);
     pack_put(o, s->layer_dense, sizeof s->layer_dense);
     for (int i = 0; i < 2 * s->n_layers && s->act == ACT_XIELU; i++)
         put_f32(o, s->layer_alpha[i / 2][i % 2]);
@@ -213,6 +214,9 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
     const void *layer_state = pack_get(in, sizeof s->layer_state);
     if (layer_state)
         memcpy(s->layer_state, layer_state, sizeof s->layer_state);
+    const void *layer_bare = pack_get(in, sizeof s->layer_bare);
+    if (layer_bare)
+        memcpy(s->layer_bare, layer_bare, sizeof s->layer_bare);
     const void *layer_dense = pack_get(in, sizeof s->layer_dense);
     if (layer_dense)
         memcpy(s->layer_dense, layer_dense, sizeof s->layer_dense);

@@ -732,6 +732,8 @@ V16_FN v16 v16_act(int act, v16 x)
     switch (act) {
     case ACT_RELU:
         return v16_max(x, v16_zero());
+    case ACT_RELU2:
+        return v16_mul(v16_max(x, v16_zero()), v16_max(x, v16_zero()));
     case ACT_GELU:
         return v16_gelu(x);
     case ACT_GELU_TANH:

@@ -16,6 +16,8 @@ double ref_act(int kind, double x)
     switch (kind) {
     case ACT_RELU:
         return x > 0 ? x : 0;
+    case ACT_RELU2:
+        return x > 0 ? x * x : 0;
     case ACT_GELU:
         return 0.5 * x * (1 + erf(x / sqrt(2)));
     case ACT_GELU_TANH:

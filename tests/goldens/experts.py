@@ -12,7 +12,8 @@ import latent
 import tiny
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "granitemoe", "granitemoeshared", "glm4_moe", "solar_open", "dots1",
-            "minimax_m2", "ernie4_5_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", *latent.FAMILIES)
+            "minimax_m2", "ernie4_5_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2_moe", "granitemoehybrid",
+            "nemotron_h", *latent.FAMILIES)
 YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
@@ -160,7 +161,7 @@ NO_GGUF = {"mixtral-window": "sliding_window", "mixtral-fused": "sliding_window"
            "solar_open-plain": "no architecture", "dots1-window": "sliding_window", "olmoe-norm": "norm_topk_prob",
            "gpt_oss-limit": "swiglu_limit", "gpt_oss-types": "layer_types"}
 # gate, up and down of an expert of a file's own
-OWN = re.compile(r"(?P<layer>.*\.)(?P<block>mlp|block_sparse_moe)\.experts\.(?P<i>\d+)\.(?P<part>\w+)\.weight")
+OWN = re.compile(r"(?P<layer>.*\.)(?P<block>mlp|block_sparse_moe|feed_forward|mixer)\.experts\.(?P<i>\d+)\.(?P<part>\w+)\.weight")
 OF_GRANITE = {"input_linear.weight": "experts.gate_up_proj", "output_linear.weight": "experts.down_proj",
               "router.layer.weight": "router.weight"}
 PARTS = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
@@ -170,17 +171,19 @@ def gain_of(spec, name):
     """How wide numbers are spread; None where families.py's own rule does."""
     if spec == "gpt_oss-plain" and name.endswith("experts.gate_up_proj"):
         return 4
-    routers = ("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight", "router.layer.weight")
+    routers = ("mlp.gate.weight", "block_sparse_moe.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight", "router.weight",
+               "router.layer.weight")
     return 2.5 if name.endswith(routers) else None
 
 
 def stacks(tensors):
-    """{(layer's prefix, gate | up | down): [expert, ...]} of split experts, and everything else."""
+    """{(prefix of the layer's experts, gate | up | down): [expert, ...]} of split experts, and everything else."""
     out, rest = {}, {}
     for name, x in tensors.items():
         own = OWN.fullmatch(name)
         if own:
-            out.setdefault((own["layer"], PARTS[own["part"]]), {})[int(own["i"])] = x
+            block = "mlp" if own["block"] == "block_sparse_moe" else own["block"]
+            out.setdefault((f"{own['layer']}{block}.", PARTS[own["part"]]), {})[int(own["i"])] = x
         else:
             rest[name] = x
     return {key: np.stack([x[i] for i in range(len(x))]) for key, x in out.items()}, rest
@@ -194,9 +197,12 @@ def fused(tensors):
         layer, _, leaf = name.partition("block_sparse_moe.")
         name = name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics.")
         out[f"{layer}block_sparse_moe.{OF_GRANITE[leaf]}" if leaf in OF_GRANITE else name.replace(".block_sparse_moe.", ".mlp.")] = x
-    for layer in {layer: None for layer, _ in parts}:
-        out[layer + "mlp.experts.gate_up_proj"] = np.concatenate([parts[layer, "gate"], parts[layer, "up"]], 1)
-        out[layer + "mlp.experts.down_proj"] = parts[layer, "down"]
+    for at in {at: None for at, _ in parts}:
+        if (at, "gate") in parts:
+            out[at + "experts.gate_up_proj"] = np.concatenate([parts[at, "gate"], parts[at, "up"]], 1)
+        else:
+            out[at + "experts.up_proj"] = parts[at, "up"]
+        out[at + "experts.down_proj"] = parts[at, "down"]
     return out
 
 
@@ -227,8 +233,8 @@ def gguf_names(spec, tensors):
             out[f"{stem}.gate_proj.{kind}"], out[f"{stem}.up_proj.{kind}"] = x[:, ::2], x[:, 1::2]
         else:
             out[f"{stem}.down_proj.{kind}"] = x
-    for (layer, part), x in parts.items():
-        out[f"{layer}mlp.experts.{part}_proj.weight"] = x
+    for (at, part), x in parts.items():
+        out[f"{at}experts.{part}_proj.weight"] = x
     return out
 
 

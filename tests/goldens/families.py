@@ -296,7 +296,7 @@ def weights(spec, tensors, form="f32"):
 def own_names(tensors):
     """As transformers 5 computes with them, and writes with save_original_format=False: the towers under model."""
     parts = ("language_model.", "vision_tower.", "multi_modal_projector.")
-    moved = {"model.language_model.model.": "model.language_model.", "model.language_model.lm_head.": "lm_head."}
+    moved = {"model.language_model.model.": "model.language_model.", "model.language_model.lm_head.": "lm_head.", "backbone.": "model."}
     out = {}
     for name, x in tensors.items():
         name = f"model.{name}" if name.startswith(parts) else name

@@ -3,7 +3,8 @@
 Owns: what of these models is neither a llama's nor an expert's. Refuses: torch.
 """
 
-FAMILIES = ("qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe")
+FAMILIES = ("qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2", "lfm2_moe", "granitemoehybrid",
+            "nemotron_h")
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 
 
@@ -23,6 +24,19 @@ def specs(common):
                  "num_position_embeddings": 16}
         return {"model_type": kind, "text_config": text, "vision_config": tower, "image_token_id": 300, "video_token_id": 301,
                 "vision_start_token_id": 302, "vision_end_token_id": 303, "tie_word_embeddings": text["tie_word_embeddings"]}
+
+    def lfm2(kind, *shape, **more):
+        return common(kind, *shape, norm_eps=1e-5, conv_bias=False, **more)
+
+    def mamba(heads, head_dim, state, groups, taps=4):
+        return {"mamba_n_heads": heads, "mamba_d_head": head_dim, "mamba_d_state": state, "mamba_n_groups": groups, "mamba_d_conv": taps}
+
+    def granite(*shape, **more):
+        return common("granitemoehybrid", *shape, hidden_act="silu", rms_norm_eps=1e-5, attention_multiplier=0.125, **more)
+
+    def nemotron(pattern, *shape, **more):
+        return common("nemotron_h", *shape, len(pattern), layer_norm_epsilon=1e-5, mlp_hidden_act="relu2",
+                      hybrid_override_pattern=pattern, **more)
 
     sections = {**DEFAULT, "mrope_interleaved": True, "mrope_section": [2, 1, 1]}
     return {
@@ -48,6 +62,37 @@ def specs(common):
         "qwen3_5_moe-vision": vision("qwen3_5_moe", qwen("qwen3_5_moe_text", 64, 2, 1, 0, 4, head_dim=32, rope_parameters=sections,
                                                          **state(2, 2, 16, 48), moe_intermediate_size=32,
                                                          shared_expert_intermediate_size=32, num_experts=4, num_experts_per_tok=2)),
+        "lfm2-plain": lfm2("lfm2", 96, 3, 1, 240, 4, rope_theta=1000000.0, block_auto_adjust_ff_dim=True, block_multiple_of=32,
+                           block_ffn_dim_multiplier=1.3, conv_L_cache=3, tie_word_embeddings=True,
+                           layer_types=["conv", "conv", "full_attention", "conv"]),
+        "lfm2-numbered": lfm2("lfm2", 64, 2, 2, 128, 3, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+                              block_auto_adjust_ff_dim=False, conv_L_cache=5, full_attn_idxs=[1], tie_word_embeddings=True),
+        "lfm2-narrow": lfm2("lfm2", 48, 3, 3, 100, 2, rope_theta=10000.0, block_auto_adjust_ff_dim=True, block_multiple_of=16,
+                            conv_L_cache=2, layer_types=["full_attention", "conv"]),
+        "lfm2_moe-plain": lfm2("lfm2_moe", 96, 3, 1, 160, 4, rope_theta=1000000.0, conv_L_cache=3, num_dense_layers=1, num_experts=6,
+                               num_experts_per_tok=2, moe_intermediate_size=64, use_expert_bias=True, norm_topk_prob=True,
+                               routed_scaling_factor=1.5, tie_word_embeddings=True,
+                               layer_types=["conv", "full_attention", "conv", "conv"]),
+        "lfm2_moe-scores": lfm2("lfm2_moe", 64, 4, 2, 96, 3, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+                                conv_L_cache=4, num_dense_layers=0, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=32,
+                                use_expert_bias=False, norm_topk_prob=False, layer_types=["full_attention", "conv", "conv"]),
+        "granitemoehybrid-dense": granite(96, 3, 1, 64, 4, num_local_experts=0, shared_intermediate_size=160, embedding_multiplier=6.0,
+                                          residual_multiplier=0.75, logits_scaling=4.0, position_embedding_type="nope",
+                                          layer_types=["mamba", "mamba", "attention", "mamba"], **mamba(6, 32, 64, 1)),
+        "granitemoehybrid-experts": granite(64, 2, 1, 48, 3, num_local_experts=6, num_experts_per_tok=3, shared_intermediate_size=96,
+                                            residual_multiplier=0.5, rope_theta=10000.0, position_embedding_type="rope",
+                                            tie_word_embeddings=True, layer_types=["mamba", "attention", "mamba"],
+                                            **mamba(8, 16, 128, 2, 3)),
+        "granitemoehybrid-biases": granite(128, 4, 4, 96, 2, num_local_experts=0, shared_intermediate_size=64, attention_bias=True,
+                                           mamba_conv_bias=False, layer_types=["attention", "mamba"], **mamba(4, 64, 16, 4)),
+        "nemotron_h-experts": nemotron("MEM*EM-ME", 96, 3, 1, 160, head_dim=32, mamba_num_heads=4, mamba_head_dim=32,
+                                       ssm_state_size=64, n_groups=2, conv_kernel=4, n_routed_experts=8, num_experts_per_tok=3,
+                                       moe_intermediate_size=48, moe_shared_expert_intermediate_size=96, n_shared_experts=1,
+                                       routed_scaling_factor=2.5, norm_topk_prob=True, n_group=1, topk_group=1),
+        "nemotron_h-dense": nemotron("M-M*-M-", 64, 2, 2, 192, head_dim=48, mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=128,
+                                     n_groups=4, conv_kernel=3, use_conv_bias=False, tie_word_embeddings=False),
+        "nemotron_h-bare": nemotron("MM*M*", 128, 4, 2, 64, head_dim=32, mamba_num_heads=2, mamba_head_dim=128, ssm_state_size=16,
+                                    n_groups=1, conv_kernel=4),
     }
 
 
@@ -58,7 +103,7 @@ def has_state(spec):
 
 def gain_of(name):
     """How wide numbers are spread; None where families.py's own rule does."""
-    return 5 if name.endswith("conv1d.weight") else None
+    return 5 if name.endswith(("conv1d.weight", "conv.conv.weight")) else None
 
 
 def is_plus_one(kind, name):

@@ -114,7 +114,8 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
     } acts[] = {{"silu", ACT_SILU},           {"swish", ACT_SILU},
                 {"gelu", ACT_GELU},           {"gelu_new", ACT_GELU_TANH},
                 {"gelu_fast", ACT_GELU_TANH}, {"gelu_pytorch_tanh", ACT_GELU_TANH},
-                {"relu", ACT_RELU},           {"xielu", ACT_XIELU}};
+                {"relu", ACT_RELU},           {"relu2", ACT_RELU2},
+                {"xielu", ACT_XIELU}};
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++)
         if (strcmp(act, acts[i].name) == 0) {
             *out = acts[i].act;
@@ -179,6 +180,12 @@ static void part_name(const char *name, int part, char buf[NAME_BYTES])
         snprintf(buf, NAME_BYTES, "%s", name);
 }
 
+/* The file's layer that has the role's tensor. */
+static int file_layer(const struct family_model *m, enum tensor_role role, int layer)
+{
+    return m->n_file_layers > 0 ? m->file_layer[layer][role_is_mlp(role)] : layer;
+}
+
 static const char *tensor_name(const struct family_model *m, enum tensor_role role, int layer,
                                int part, char buf[NAME_BYTES])
 {
@@ -187,7 +194,8 @@ static const char *tensor_name(const struct family_model *m, enum tensor_role ro
         return NULL;
     part_name(m->names->roles[role], part, name);
     if (role_place(role) == ROLE_IN_DECODER)
-        snprintf(buf, NAME_BYTES, "%s%s%d.%.80s", m->prefix, m->names->layer, layer, name);
+        snprintf(buf, NAME_BYTES, "%s%s%d.%.80s", m->prefix, m->names->layer,
+                 file_layer(m, role, layer), name);
     else
         snprintf(buf, NAME_BYTES, "%s%.80s", role == ROLE_HEAD ? "" : m->prefix, name);
     return buf;
@@ -502,11 +510,14 @@ static int is_role(const struct family_model *m, const char *name, int layer)
     return 0;
 }
 
-/* ERR_INPUT if the layer has a weight without a role: the file is an unsupported model variant. */
-static enum err check_strangers(const struct family_model *m, const struct source *s, int layer)
+/* ERR_INPUT if the layer has a weight without a role: the file is an unsupported model variant.
+ * `of`: a role of the file's layer. */
+static enum err check_strangers(const struct family_model *m, const struct source *s, int layer,
+                                enum tensor_role of)
 {
     char start[NAME_BYTES];
-    int n = snprintf(start, sizeof start, "%s%s%d.", m->prefix, m->names->layer, layer);
+    int n = snprintf(start, sizeof start, "%s%s%d.", m->prefix, m->names->layer,
+                     file_layer(m, of, layer));
     for (int64_t i = 0; i < s->n_tensors; i++) {
         const char *name = s->tensors[i].name;
         if (strncmp(name, start, (size_t)n) == 0 && !is_buffer(name + n) &&
@@ -517,7 +528,7 @@ static enum err check_strangers(const struct family_model *m, const struct sourc
     return OK;
 }
 
-static int has_word(const char *words, const char *word)
+int family_has_word(const char *words, const char *word)
 {
     size_t n = strlen(word);
     for (const char *at = strstr(words, word); at; at = strstr(at + 1, word))
@@ -542,7 +553,8 @@ static int is_beyond(const struct family_model *m, const char *name)
     if (strncmp(name, start, (size_t)n) != 0)
         return 0;
     const long layer = strtol(name + n, &end, 10);
-    return end > name + n && *end == '.' && layer >= m->shape.n_layers;
+    const int n_layers = m->n_file_layers > 0 ? m->n_file_layers : m->shape.n_layers;
+    return end > name + n && *end == '.' && layer >= n_layers;
 }
 
 void family_unused(const struct family_model *m, const struct source *s, struct family_unused *u)
@@ -562,13 +574,14 @@ void family_unused(const struct family_model *m, const struct source *s, struct 
         u->n_bytes += t->n_bytes;
         if (!beyond)
             part_of(t->name, part);
-        if (!has_word(u->parts, part) && used + strlen(part) + 2 < sizeof u->parts)
+        if (!family_has_word(u->parts, part) && used + strlen(part) + 2 < sizeof u->parts)
             used += (size_t)snprintf(u->parts + used, sizeof u->parts - used, "%s%s",
                                      used ? " " : "", part);
     }
 }
 
 #define LATENT   " deepseek_v3 deepseek_v2 glm4_moe_lite mistral4" // with latent attention
+#define GRANITE  "granite granitemoe granitehybrid"
 #define DEEPSEEK " glm4_moe dots1 solar_open" LATENT // families with the router's keys of DeepSeek
 
 /* Keys that change the computation, and the families that read them. In other families the key must
@@ -578,28 +591,31 @@ static const struct neutral {
     double neutral;
     const char *families; // "" none
 } neutrals[] = {
-    {"embedding_multiplier", 1, "granite granitemoe"},
-    {"residual_multiplier", 1, "granite granitemoe"},
-    {"attention_multiplier", 1, "granite granitemoe"},
-    {"logits_scaling", 1, "granite granitemoe"},
+    {"embedding_multiplier", 1, GRANITE},
+    {"residual_multiplier", 1, GRANITE},
+    {"attention_multiplier", 1, GRANITE},
+    {"logits_scaling", 1, GRANITE},
     {"logit_scale", 1, "cohere cohere2"},
     {"attn_logit_softcapping", 0, "gemma2"},
     {"final_logit_softcapping", 0, "gemma2"},
     {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
     {"no_rope_layers", 0, "smollm3"},
     {"num_local_experts", 0,
-     "qwen3_next qwen3_5_moe mixtral qwen2_moe qwen3_moe gpt_oss granitemoe olmoe minimax_m2 "
-     "ernie4_5_moe" DEEPSEEK},
-    {"num_experts", 0, "qwen2_moe qwen3_moe olmoe ernie4_5_moe qwen3_next qwen3_5_moe"},
+     "qwen3_next qwen3_5_moe mixtral qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe "
+     "minimax_m2 ernie4_5_moe lfm2_moe nemotron_h" DEEPSEEK},
+    {"num_experts", 0, "qwen2_moe qwen3_moe olmoe ernie4_5_moe qwen3_next qwen3_5_moe lfm2_moe"},
     {"moe_num_experts", 0, "ernie4_5_moe"},
     {"moe_layer_interval", 1, ""},
     {"use_bias", 0, ""},
-    {"n_routed_experts", 0, DEEPSEEK},
-    {"n_shared_experts", 0, DEEPSEEK},
+    {"conv_bias", 0, ""},
+    {"mamba_proj_bias", 0, ""},
+    {"moe_latent_size", 0, ""},
+    {"n_routed_experts", 0, "nemotron_h" DEEPSEEK},
+    {"n_shared_experts", 0, "nemotron_h" DEEPSEEK},
     {"first_k_dense_replace", 0, DEEPSEEK},
-    {"n_group", 1, DEEPSEEK},
+    {"n_group", 1, "nemotron_h" DEEPSEEK},
     {"shared_expert_intermediate_size", 0, "qwen2_moe qwen3_next qwen3_5_moe"},
-    {"routed_scaling_factor", 1, DEEPSEEK},
+    {"routed_scaling_factor", 1, "nemotron_h lfm2_moe" DEEPSEEK},
     {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe qwen3_next"},
     {"clip_qkv", 0, ""},
     {"qk_layernorm", 0, "stablelm"},
@@ -623,10 +639,10 @@ static const struct neutral {
     {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe" DEEPSEEK},
     {".expert_group_count", 1, DEEPSEEK},
     {".leading_dense_block_count", 0, "ernie4_5_moe" DEEPSEEK},
-    {".embedding_scale", 1, "granite granitemoe"},
-    {".residual_scale", 1, "granite granitemoe"},
-    {".attention.scale", 0, "granite granitemoe"},
-    {".logit_scale", 1, "granite granitemoe cohere cohere2"},
+    {".embedding_scale", 1, GRANITE},
+    {".residual_scale", 1, GRANITE},
+    {".attention.scale", 0, GRANITE},
+    {".logit_scale", 1, GRANITE " cohere cohere2"},
     {".attn_logit_softcapping", 0, "gemma2"},
     {".final_logit_softcapping", 0, "gemma2"},
     {".attention.clamp_kqv", 0, ""},
@@ -641,7 +657,7 @@ enum err family_check_keys(const struct source *s, const char *family, const cha
         char full[NAME_BYTES];
         double value = 0;
         int found = 0, of_gguf = neutrals[i].key[0] == '.';
-        if (of_gguf != (s->kind == SOURCE_GGUF) || has_word(neutrals[i].families, family))
+        if (of_gguf != (s->kind == SOURCE_GGUF) || family_has_word(neutrals[i].families, family))
             continue;
         source_weigh(s, full_key(full, name, neutrals[i].key), &value, &found);
         if (found && value != neutrals[i].neutral)
@@ -703,6 +719,12 @@ static enum err pad_experts(struct family_model *m, const struct source *s, cons
     return OK;
 }
 
+/* Layers of a kind have the same roles. */
+static int kind_of(const struct shape *s, int layer)
+{
+    return shape_has_experts(s, layer) + 2 * s->layer_state[layer] + 4 * s->layer_bare[layer];
+}
+
 enum err family_read(struct family_model *m, const struct source *s)
 {
     const struct family *f;
@@ -720,10 +742,11 @@ enum err family_read(struct family_model *m, const struct source *s)
         return family_fail(s, "", bad, "out of range");
     TRY(source_check_ends(s, m->shape.vocab));
     TRY(check_tensors(m, s));
-    for (int kind = 0; kind < 4; kind++) // the first layer with and without experts, and a state
+    for (int kind = 0; kind < 8; kind++) // the first layer of each kind
         for (int i = 0; i < m->shape.n_layers; i++)
-            if (shape_has_experts(&m->shape, i) + 2 * m->shape.layer_state[i] == kind) {
-                TRY(check_strangers(m, s, i));
+            if (kind_of(&m->shape, i) == kind) {
+                TRY(check_strangers(m, s, i, ROLE_NORM1_W));
+                TRY(check_strangers(m, s, i, ROLE_NORM2_W));
                 break;
             }
     return OK;

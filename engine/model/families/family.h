@@ -39,6 +39,10 @@ struct family_model {
     uint64_t plus_one;   // ROLE_BIT()s of vectors stored minus 1
     uint64_t logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
     struct family_cut cut[N_ROLES];
+    /* Files in which an MLP is a layer by itself (nemotron_h): how many layers the file has, and
+     * which of them are a layer's attention and MLP; 0: those of the shape. */
+    int n_file_layers;
+    int16_t file_layer[SHAPE_LAYERS_MAX][2];
     const struct family_names *names;
     const char *prefix;
 };
@@ -106,6 +110,11 @@ struct family_unused {
     X("qwen3_5_moe", "", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", family_qwen3_next_read)      \
     X("qwen3_5_moe", "", "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration",                      \
       family_qwen3_5_vision_read)                                                                  \
+    X("lfm2", "", "lfm2", "Lfm2ForCausalLM", family_lfm2_read)                                     \
+    X("lfm2_moe", "", "lfm2_moe", "Lfm2MoeForCausalLM", family_lfm2_read)                          \
+    X("granitehybrid", "", "granitemoehybrid", "GraniteMoeHybridForCausalLM",                      \
+      family_granite_hybrid_read)                                                                  \
+    X("nemotron_h", "", "nemotron_h", "NemotronHForCausalLM", family_nemotron_h_read)              \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
 /* Finds the family, reads the shape, and checks that every tensor exists with its dimensions.
@@ -189,6 +198,7 @@ struct family_dialect {
     int unpaired;            // 1: GGUF's rows of q and k are already in sluice's order
     int latent;              // 1: latent attention
     int mlp_types;           // 1: config.json may list the layers with experts by name
+    int n_layers;            // number of layers; 0: config.json's num_hidden_layers
     const char *prefixes[3]; // of tensors in safetensors; all NULL: "model.", ""
 };
 enum err family_read_dialect(struct family_model *m, const struct source *s, const char *name,
@@ -209,6 +219,19 @@ enum err family_growth(const struct source *s, struct shape *shape, int original
 /* mistral4, alone or as the text part of mistral3. */
 enum err family_mistral4_text(struct family_model *m, const struct source *s, const char *name,
                               const char *const prefixes[2]);
+/* Row states, in files whose keys for k heads, v heads, k dim, v dim and taps are `keys`; the shape
+ * has the defaults. Then which layers have one: by a list under `key` of names, each one of the
+ * words in `with` or `without`; found 0: there is no list. */
+enum { STATE_KEY_K_HEADS, STATE_KEY_V_HEADS, STATE_KEY_K_DIM, STATE_KEY_V_DIM, STATE_KEY_TAPS };
+enum err state_sizes(const struct source *s, struct shape *shape, const char *const keys[5]);
+enum err state_layers(const struct source *s, const char *key, const char *with,
+                      const char *without, struct shape *shape, int *found);
+/* ERR_INPUT if no layer, or each one, has a state. */
+enum err state_layers_end(const struct source *s, const char *key, const struct shape *shape);
+/* Mamba-2's in_proj: rows of z, v, k, q and the time step. */
+void state_cut_mamba(struct family_model *m);
+/* 1: `word` is one of the words, which are separated by spaces. */
+int family_has_word(const char *words, const char *word);
 /* granite's four factors. */
 enum err family_granite_factors(struct family_model *m, const struct source *s, const char *name);
 
@@ -259,6 +282,12 @@ void family_gpt_oss_shape(struct shape *shape);
 /* The same for qwen3_next and its kin: states as published in all but every fourth layer; sizes
  * that are set stay. */
 void family_qwen3_next_shape(struct shape *shape);
+/* The same for nemotron_h; sizes that are set stay. */
+void family_nemotron_h_shape(struct shape *shape);
+/* Layers of a nemotron_h file, in whose pattern M is Mamba-2, * attention, - an MLP and E experts: an
+ * MLP, or experts, becomes that of the layer before. Returns the number of layers; -1 - i: layer i of
+ * the file is of no kind, an MLP behind no attention or Mamba-2, or one too many. */
+int family_nemotron_h_layers(struct shape *shape, const char *pattern, int16_t (*file)[2]);
 /* Gives all layers a window but each every-th (0: all of them). */
 void family_windows(struct shape *shape, int window, int every);
 /* Removes windows at least as long as the context, which mask nothing. Until then a window tells

@@ -388,6 +388,8 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     double eps = shape->norm_eps;
     uint64_t biases;
     TRY(family_ints(s, "", ints_hf, sizeof ints_hf / sizeof *ints_hf, shape));
+    if (d->n_layers > 0)
+        shape->n_layers = d->n_layers;
     TRY(read_experts(s, "", d, shape));
     if (d->latent)
         TRY(latent_sizes(s, "", shape));

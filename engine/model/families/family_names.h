@@ -66,6 +66,15 @@
     [ROLE_DENSE_GATE] = "mlp.gate_proj.weight", [ROLE_DENSE_UP] = "mlp.up_proj.weight",            \
     [ROLE_DENSE_DOWN] = "mlp.down_proj.weight"
 
+/* Mamba-2; `at` is the name of its module. */
+#define HF_MAMBA(at)                                                                               \
+    [ROLE_STATE_Q] = at ".in_proj.weight", [ROLE_STATE_K] = at ".in_proj.weight",                  \
+    [ROLE_STATE_V] = at ".in_proj.weight", [ROLE_STATE_Z] = at ".in_proj.weight",                  \
+    [ROLE_STATE_DT] = at ".in_proj.weight", [ROLE_STATE_CONV] = at ".conv1d.weight",               \
+    [ROLE_STATE_CONV_B] = at ".conv1d.bias", [ROLE_STATE_A] = at ".A_log",                         \
+    [ROLE_STATE_DT_B] = at ".dt_bias", [ROLE_STATE_SKIP] = at ".D",                                \
+    [ROLE_STATE_NORM_W] = at ".norm.weight", [ROLE_STATE_O] = at ".out_proj.weight"
+
 #define GGUF_ENDS                                                                                  \
     [ROLE_EMBED] = "token_embd.weight", [ROLE_FINAL_NORM_W] = "output_norm.weight",                \
     [ROLE_HEAD] = "output.weight"

@@ -11,9 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define EVERY    4 // default: every fourth layer attends
-#define TEXT     "text_config"
-#define FIELD(f) offsetof(struct shape, f)
+#define EVERY 4 // default: every fourth layer attends
+#define TEXT  "text_config"
 
 #define LAYER                                                                                      \
     HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_SECOND_NORM, HF_QKV, HF_O, HF_QK_NORM,     \
@@ -66,53 +65,14 @@ void family_qwen3_next_shape(struct shape *s)
 /* Which layers have a state: all but every fourth, or as listed. */
 static enum err read_layers(const struct source *s, struct shape *shape)
 {
-    const char *types[SHAPE_LAYERS_MAX];
-    int64_t n = 0, every = EVERY;
+    int64_t every = EVERY;
     int listed = 0, found = 0;
-    TRY(source_str_list(s, "layer_types", types, SHAPE_LAYERS_MAX, &n, &listed));
-    if (listed && n != shape->n_layers)
-        return family_fail(s, "", "layer_types", "has %lld entries, expected %d", (long long)n,
-                           shape->n_layers);
+    TRY(state_layers(s, "layer_types", "linear_attention", "full_attention", shape, &listed));
     if (!listed)
         TRY(source_int(s, "full_attention_interval", 1, INT32_MAX, &every, &found));
-    for (int i = 0; i < shape->n_layers; i++) {
-        shape->layer_state[i] =
-            listed ? strcmp(types[i], "linear_attention") == 0 : (i + 1) % every != 0;
-        if (listed && !shape->layer_state[i] && strcmp(types[i], "full_attention") != 0)
-            return family_fail(s, "", "layer_types", "unsupported: %s in layer %d", types[i], i);
-    }
-    const int states = shape_states(shape);
-    if (states == 0 || states == shape->n_layers)
-        return family_fail(s, "", listed ? "layer_types" : "full_attention_interval",
-                           "unsupported: layers are of one kind");
-    return OK;
-}
-
-static enum err read_state(const struct source *s, struct shape *shape)
-{
-    static const struct family_int keys[] = {
-        {"linear_num_key_heads", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_heads)},
-        {"linear_num_value_heads", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_heads)},
-        {"linear_key_head_dim", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_dim)},
-        {"linear_value_head_dim", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_dim)},
-        {"linear_conv_kernel_dim", SHAPE_TAPS_MAX, KEY_OPTIONAL, FIELD(state_taps)}};
-    family_qwen3_next_shape(shape);
-    TRY(family_ints(s, "", keys, sizeof keys / sizeof *keys, shape));
-    const int dims[] = {shape->state_k_dim, shape->state_v_dim};
-    for (int i = 0; i < 2; i++)
-        if (dims[i] % 16 != 0 || dims[i] > SHAPE_STATE_MAX)
-            return family_fail(s, "", keys[2 + i].key,
-                               "unsupported: %d is not a multiple of 16 up to %d", dims[i],
-                               SHAPE_STATE_MAX);
-    if (shape->state_v_heads % shape->state_k_heads != 0)
-        return family_fail(s, "", keys[1].key, "%d is not a multiple of linear_num_key_heads, %d",
-                           shape->state_v_heads, shape->state_k_heads);
-    if ((int64_t)shape->state_v_heads * shape->state_v_dim +
-            2 * (int64_t)shape->state_k_heads * shape->state_k_dim >
-        SHAPE_DIM_MAX)
-        return family_fail(s, "", keys[1].key, "%d heads of %d numbers are too large",
-                           shape->state_v_heads, shape->state_v_dim);
-    return OK;
+    for (int i = 0; i < shape->n_layers && !listed; i++)
+        shape->layer_state[i] = (i + 1) % every != 0;
+    return state_layers_end(s, listed ? "layer_types" : "full_attention_interval", shape);
 }
 
 /* Where the rows of the fused tensors are. Per head of k qwen3_next has its q, its k, then v and z
@@ -148,6 +108,9 @@ static void cut_gate(struct family_model *m)
 static enum err read_text(struct family_model *m, const struct source *s, const char *name,
                           const char *const prefixes[2])
 {
+    static const char *const keys[5] = {"linear_num_key_heads", "linear_num_value_heads",
+                                        "linear_key_head_dim", "linear_value_head_dim",
+                                        "linear_conv_kernel_dim"};
     struct shape *shape = &m->shape;
     const int next = strcmp(shape->family, "qwen3_next") == 0;
     const int dense = strcmp(shape->family, "qwen3_5") == 0;
@@ -164,7 +127,8 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     m->plus_one = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
                   ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_FINAL_NORM_W);
     m->logs = ROLE_BIT(ROLE_STATE_A);
-    TRY(read_state(s, shape));
+    family_qwen3_next_shape(shape);
+    TRY(state_sizes(s, shape, keys));
     struct family_dialect d = {.hf = dense  ? &names_dense
                                      : next ? &names_next
                                             : &names_moe,

@@ -61,14 +61,31 @@ static const struct role_info {
     [ROLE_Q_A] = {"q_a", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_LATENT_K] = {"latent_k", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_LATENT_V] = {"latent_v", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_STATE_CONV_B] = {"state_conv_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_STATE_SKIP] = {"state_skip", ROLE_IN_DECODER, ROLE_IS_VECTOR},
 };
 
-/* What a layer with a state has in the place of attention. */
+/* What a layer with a state has in the place of attention: of every kind of state, of all but a
+ * convolution alone, and of one kind. */
+#define STATE_ALWAYS                                                                               \
+    (ROLE_BIT(ROLE_STATE_K) | ROLE_BIT(ROLE_STATE_V) | ROLE_BIT(ROLE_STATE_Z) |                    \
+     ROLE_BIT(ROLE_STATE_CONV) | ROLE_BIT(ROLE_STATE_O))
+#define STATE_RECURS                                                                               \
+    (ROLE_BIT(ROLE_STATE_Q) | ROLE_BIT(ROLE_STATE_DT) | ROLE_BIT(ROLE_STATE_A) |                   \
+     ROLE_BIT(ROLE_STATE_DT_B) | ROLE_BIT(ROLE_STATE_NORM_W))
 #define STATE_ROLES                                                                                \
-    (ROLE_BIT(ROLE_STATE_Q) | ROLE_BIT(ROLE_STATE_K) | ROLE_BIT(ROLE_STATE_V) |                    \
-     ROLE_BIT(ROLE_STATE_Z) | ROLE_BIT(ROLE_STATE_BETA) | ROLE_BIT(ROLE_STATE_DT) |                \
-     ROLE_BIT(ROLE_STATE_CONV) | ROLE_BIT(ROLE_STATE_A) | ROLE_BIT(ROLE_STATE_DT_B) |              \
-     ROLE_BIT(ROLE_STATE_NORM_W) | ROLE_BIT(ROLE_STATE_O))
+    (STATE_ALWAYS | STATE_RECURS | ROLE_BIT(ROLE_STATE_BETA) | ROLE_BIT(ROLE_STATE_CONV_B) |       \
+     ROLE_BIT(ROLE_STATE_SKIP))
+/* What an MLP has, and what layers with experts have beside it. */
+#define MLP_ROLES                                                                                  \
+    (ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP) | ROLE_BIT(ROLE_UP_B) |       \
+     ROLE_BIT(ROLE_DOWN) | ROLE_BIT(ROLE_DOWN_B))
+#define DENSE_ROLES                                                                                \
+    (ROLE_BIT(ROLE_DENSE_GATE) | ROLE_BIT(ROLE_DENSE_UP) | ROLE_BIT(ROLE_DENSE_DOWN))
+#define BESIDE_ROLES                                                                               \
+    (ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) | ROLE_BIT(ROLE_SHARED_GATE) |                \
+     ROLE_BIT(ROLE_SHARED_UP) | ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE) |                \
+     ROLE_BIT(ROLE_CHOICE_B))
 
 const char *role_name(enum tensor_role role)
 {
@@ -91,6 +108,19 @@ enum role_place role_place(enum tensor_role role)
 static enum role_need need_if(int cond)
 {
     return cond ? ROLE_REQUIRED : ROLE_ABSENT;
+}
+
+static enum role_need state_need(const struct shape *s, enum tensor_role role)
+{
+    if (role == ROLE_STATE_BETA)
+        return need_if(s->state == STATE_DELTA);
+    if (role == ROLE_STATE_SKIP)
+        return need_if(s->state == STATE_MAMBA);
+    if (role == ROLE_STATE_CONV_B)
+        return s->state == STATE_MAMBA ? ROLE_OPTIONAL : ROLE_ABSENT;
+    if (STATE_RECURS & ROLE_BIT(role))
+        return need_if(s->state == STATE_DELTA || s->state == STATE_MAMBA);
+    return need_if(s->state != STATE_NONE);
 }
 
 enum role_need role_need(const struct shape *s, enum tensor_role role)
@@ -141,10 +171,12 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_ROUTER:
         return need_if(s->n_experts > 0);
     case ROLE_DENSE_GATE:
+        return need_if(s->dense_dim > 0 && s->gated);
+    case ROLE_SHARED_GATE:
+        return need_if(s->shared_dim > 0 && s->gated);
     case ROLE_DENSE_UP:
     case ROLE_DENSE_DOWN:
         return need_if(s->dense_dim > 0);
-    case ROLE_SHARED_GATE:
     case ROLE_SHARED_UP:
     case ROLE_SHARED_DOWN:
         return need_if(s->shared_dim > 0);
@@ -163,7 +195,7 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_DOWN_B:
         return ROLE_OPTIONAL;
     default:
-        return STATE_ROLES & ROLE_BIT(role) ? need_if(s->state != STATE_NONE) : ROLE_REQUIRED;
+        return STATE_ROLES & ROLE_BIT(role) ? state_need(s, role) : ROLE_REQUIRED;
     }
 }
 
@@ -174,19 +206,17 @@ int role_is_heads(enum tensor_role role)
 
 int role_is_experts(const struct shape *s, enum tensor_role role)
 {
-    const uint64_t mlp = ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP) |
-                         ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN) | ROLE_BIT(ROLE_DOWN_B);
-    return s->n_experts > 0 && (mlp & ROLE_BIT(role)) != 0;
+    return s->n_experts > 0 && (MLP_ROLES & ROLE_BIT(role)) != 0;
+}
+
+int role_is_mlp(enum tensor_role role)
+{
+    const uint64_t norm = ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_NORM2_B) | ROLE_BIT(ROLE_POST2_W);
+    return ((MLP_ROLES | DENSE_ROLES | BESIDE_ROLES | norm) & ROLE_BIT(role)) != 0;
 }
 
 int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
 {
-    const uint64_t dense =
-        ROLE_BIT(ROLE_DENSE_GATE) | ROLE_BIT(ROLE_DENSE_UP) | ROLE_BIT(ROLE_DENSE_DOWN);
-    const uint64_t beside = ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) |
-                            ROLE_BIT(ROLE_SHARED_GATE) | ROLE_BIT(ROLE_SHARED_UP) |
-                            ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE) |
-                            ROLE_BIT(ROLE_CHOICE_B);
     const uint64_t attention = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K) |
                                ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V) | ROLE_BIT(ROLE_V_B) |
                                ROLE_BIT(ROLE_O) | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_Q_NORM_W) |
@@ -196,9 +226,11 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
         return s->layer_state[layer];
     if (attention & ROLE_BIT(role))
         return !s->layer_state[layer];
-    if (dense & ROLE_BIT(role))
+    if (s->layer_bare[layer] && role_is_mlp(role))
+        return 0;
+    if (DENSE_ROLES & ROLE_BIT(role))
         return !shape_has_experts(s, layer);
-    if ((beside & ROLE_BIT(role)) || role_is_experts(s, role))
+    if ((BESIDE_ROLES & ROLE_BIT(role)) || role_is_experts(s, role))
         return shape_has_experts(s, layer);
     return 1;
 }
@@ -214,10 +246,10 @@ struct role_size {
 
 static struct role_size state_dims(const struct shape *s, enum tensor_role role)
 {
-    const int keys = s->state_k_heads * s->state_k_dim;
+    const int mamba = s->state == STATE_MAMBA;
     const struct role_size dims[N_ROLES] = {
-        [ROLE_STATE_Q] = {keys, s->dim},
-        [ROLE_STATE_K] = {keys, s->dim},
+        [ROLE_STATE_Q] = {shape_state_k(s), s->dim},
+        [ROLE_STATE_K] = {s->state == STATE_CONV ? shape_state_v(s) : shape_state_k(s), s->dim},
         [ROLE_STATE_V] = {shape_state_v(s), s->dim},
         [ROLE_STATE_Z] = {shape_state_v(s), s->dim},
         [ROLE_STATE_BETA] = {s->state_v_heads, s->dim},
@@ -225,7 +257,9 @@ static struct role_size state_dims(const struct shape *s, enum tensor_role role)
         [ROLE_STATE_CONV] = {shape_state_qkv(s) * s->state_taps, 1},
         [ROLE_STATE_A] = {s->state_v_heads, 1},
         [ROLE_STATE_DT_B] = {s->state_v_heads, 1},
-        [ROLE_STATE_NORM_W] = {s->state_v_dim, 1},
+        [ROLE_STATE_NORM_W] = {mamba ? shape_state_v(s) : s->state_v_dim, 1},
+        [ROLE_STATE_CONV_B] = {shape_state_qkv(s), 1},
+        [ROLE_STATE_SKIP] = {s->state_v_heads, 1},
         [ROLE_STATE_O] = {s->dim, shape_state_v(s)},
     };
     return dims[role];

@@ -52,20 +52,23 @@ enum tensor_role {
     ROLE_CHOICE_B,     // [n_experts] added to the experts' scores where they are chosen
     ROLE_Q_GATE,       // [n_heads * head_dim, dim] gate of attention's output
     ROLE_STATE_Q,      // [state_k_heads * state_k_dim, dim] of layers with a state
-    ROLE_STATE_K,      // [state_k_heads * state_k_dim, dim]
+    ROLE_STATE_K,      // [state_k_heads * state_k_dim, dim]; of STATE_CONV: b, as wide as v
     ROLE_STATE_V,      // [state_v_heads * state_v_dim, dim]
     ROLE_STATE_Z,      // [state_v_heads * state_v_dim, dim] gate of the state's output
-    ROLE_STATE_BETA,   // [state_v_heads, dim]
+    ROLE_STATE_BETA,   // [state_v_heads, dim] of STATE_DELTA
     ROLE_STATE_DT,     // [state_v_heads, dim] the time step
     ROLE_STATE_CONV,   // [rows of q, k and v, state_taps] weights of the convolution
     ROLE_STATE_A,      // [state_v_heads] decay per time step, below 0
     ROLE_STATE_DT_B,   // [state_v_heads]
-    ROLE_STATE_NORM_W, // [state_v_dim] norm of the state's output
+    ROLE_STATE_NORM_W, // norm of the state's output: [state_v_dim] of each head, or (STATE_MAMBA)
+                       // [state_v_heads * state_v_dim], each k head's share by itself
     ROLE_STATE_O,      // [dim, state_v_heads * state_v_dim]
     ROLE_Q_A,          // [latent_query, dim] of latent attention: what queries are made of
     ROLE_LATENT_K, // [n_heads * latent, latent_key] of each head: query to latent (the numbers of
                    // a key after rope_dim)
     ROLE_LATENT_V, // [n_heads * latent_value, latent] of each head: latent to output
+    ROLE_STATE_CONV_B, // [rows of q, k and v]
+    ROLE_STATE_SKIP,   // [state_v_heads] factor on v that the state's output gets added
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))
@@ -86,6 +89,8 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer);
 /* 1: the logits of this matrix choose or weigh experts. Such a matrix is stored as in the file and
  * always multiplied in f32, because a wrong choice is no small error. */
 int role_is_choice(enum tensor_role role);
+/* 1: the role is of a layer's MLP, its norm included. */
+int role_is_mlp(enum tensor_role role);
 /* 1: the role holds a matrix per head, one after the other in one matrix. */
 int role_is_heads(enum tensor_role role);
 /* 1: the role holds all experts, one after the other in one matrix or vector. */

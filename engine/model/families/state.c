@@ -1,0 +1,70 @@
+/* engine/model/families/state.c - keys and tensors of layers with a row state that families share.
+ */
+#include "engine/model/families/family.h"
+
+#define FIELD(f) offsetof(struct shape, f)
+
+enum err state_sizes(const struct source *s, struct shape *shape, const char *const keys[5])
+{
+    const struct family_int ints[5] = {
+        {keys[STATE_KEY_K_HEADS], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_heads)},
+        {keys[STATE_KEY_V_HEADS], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_heads)},
+        {keys[STATE_KEY_K_DIM], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_dim)},
+        {keys[STATE_KEY_V_DIM], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_dim)},
+        {keys[STATE_KEY_TAPS], SHAPE_TAPS_MAX, KEY_OPTIONAL, FIELD(state_taps)}};
+    TRY(family_ints(s, "", ints, 5, shape));
+    const int dims[] = {shape->state_k_dim, shape->state_v_dim};
+    for (int i = 0; i < 2; i++)
+        if (dims[i] % 16 != 0 || dims[i] < 16 || dims[i] > SHAPE_STATE_MAX)
+            return family_fail(s, "", keys[STATE_KEY_K_DIM + i],
+                               "unsupported: %d is not a multiple of 16 up to %d", dims[i],
+                               SHAPE_STATE_MAX);
+    if (shape->state_v_heads % shape->state_k_heads != 0)
+        return family_fail(s, "", keys[STATE_KEY_V_HEADS], "%d is not a multiple of %s, %d",
+                           shape->state_v_heads, keys[STATE_KEY_K_HEADS], shape->state_k_heads);
+    if ((int64_t)shape->state_v_heads * shape->state_v_dim +
+            2 * (int64_t)shape->state_k_heads * shape->state_k_dim >
+        SHAPE_DIM_MAX)
+        return family_fail(s, "", keys[STATE_KEY_V_HEADS], "%d heads of %d numbers are too large",
+                           shape->state_v_heads, shape->state_v_dim);
+    return OK;
+}
+
+enum err state_layers(const struct source *s, const char *key, const char *with,
+                      const char *without, struct shape *shape, int *found)
+{
+    const char *types[SHAPE_LAYERS_MAX];
+    int64_t n = 0;
+    TRY(source_str_list(s, key, types, SHAPE_LAYERS_MAX, &n, found));
+    if (!*found)
+        return OK;
+    if (n != shape->n_layers)
+        return family_fail(s, "", key, "has %lld entries, expected %d", (long long)n,
+                           shape->n_layers);
+    for (int i = 0; i < n; i++) {
+        shape->layer_state[i] = (uint8_t)family_has_word(with, types[i]);
+        if (!shape->layer_state[i] && !family_has_word(without, types[i]))
+            return family_fail(s, "", key, "unsupported: %s in layer %d", types[i], i);
+    }
+    return OK;
+}
+
+enum err state_layers_end(const struct source *s, const char *key, const struct shape *shape)
+{
+    const int n = shape_states(shape);
+    return n > 0 && n < shape->n_layers
+               ? OK
+               : family_fail(s, "", key, "unsupported: layers are of one kind");
+}
+
+void state_cut_mamba(struct family_model *m)
+{
+    const struct shape *s = &m->shape;
+    const int64_t v = shape_state_v(s), k = shape_state_k(s), heads = s->state_v_heads;
+    const int64_t all = 2 * v + 2 * k + heads;
+    m->cut[ROLE_STATE_Z] = (struct family_cut){all, 0, v, v};
+    m->cut[ROLE_STATE_V] = (struct family_cut){all, v, v, v};
+    m->cut[ROLE_STATE_K] = (struct family_cut){all, 2 * v, k, k};
+    m->cut[ROLE_STATE_Q] = (struct family_cut){all, 2 * v + k, k, k};
+    m->cut[ROLE_STATE_DT] = (struct family_cut){all, 2 * v + 2 * k, heads, heads};
+}

@@ -1,0 +1,230 @@
+/* tests/family_hybrid_test.c - metadata of lfm2, granitemoehybrid and nemotron_h: which layers have
+ * a state, its sizes, the pattern of nemotron_h, rows of fused tensors. */
+#include "engine/model/families/family.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#undef fail // ours, from base.h
+
+#include "tests/family_fake.h"
+
+enum { GROUPS = 2, HEADS_V = 8, STATE = 32, HEAD_V = 16, TAPS = 4, V = HEADS_V * HEAD_V };
+#define KEYS (GROUPS * STATE)
+
+static void add_to(const char *layer, const struct line *lines, int n)
+{
+    char full[160];
+    for (int i = 0; i < n; i++) {
+        snprintf(full, sizeof full, "%s.%s", layer, lines[i].name);
+        add(full, lines[i].k ? 2 : 1, lines[i].n, lines[i].k);
+    }
+}
+
+static void add_mamba(const char *layer)
+{
+    static const struct line lines[] = {{"in_proj.weight", 2 * V + 2 * KEYS + HEADS_V, DIM},
+                                        {"conv1d.weight", (V + 2 * KEYS) * TAPS, 0},
+                                        {"conv1d.bias", V + 2 * KEYS, 0},
+                                        {"A_log", HEADS_V, 0},
+                                        {"D", HEADS_V, 0},
+                                        {"dt_bias", HEADS_V, 0},
+                                        {"norm.weight", V, 0},
+                                        {"out_proj.weight", DIM, V}};
+    add_to(layer, lines, 8);
+}
+
+/* Blocks: Mamba-2, its MLP, attention without one. */
+static void start_nemotron(void)
+{
+    static const struct line attention[] = {{"q_proj.weight", HEADS * HEAD_DIM, DIM},
+                                            {"k_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+                                            {"v_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+                                            {"o_proj.weight", DIM, HEADS * HEAD_DIM}};
+    static const struct line mlp[] = {{"up_proj.weight", FFN, DIM}, {"down_proj.weight", DIM, FFN}};
+    start_hf("nemotron_h");
+    set_str("hybrid_override_pattern", "M-*");
+    set_int("num_hidden_layers", 3);
+    set_int("head_dim", HEAD_DIM);
+    set_int("n_groups", GROUPS);
+    set_int("mamba_num_heads", HEADS_V);
+    set_int("mamba_head_dim", HEAD_V);
+    set_int("ssm_state_size", STATE);
+    add("backbone.embeddings.weight", 2, VOCAB, DIM);
+    add("backbone.norm_f.weight", 1, DIM, 0);
+    add("backbone.layers.0.norm.weight", 1, DIM, 0);
+    add("backbone.layers.1.norm.weight", 1, DIM, 0);
+    add("backbone.layers.2.norm.weight", 1, DIM, 0);
+    add_mamba("backbone.layers.0.mixer");
+    add_to("backbone.layers.1.mixer", mlp, 2);
+    add_to("backbone.layers.2.mixer", attention, 4);
+}
+
+static void test_nemotron(void **state)
+{
+    (void)state;
+    start_nemotron();
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->n_layers == 2 && s->state == STATE_MAMBA && !s->gated && s->act == ACT_RELU2);
+    assert_true(s->layer_state[0] && !s->layer_bare[0] && !s->layer_state[1] && s->layer_bare[1]);
+    assert_true(s->layer_rope[0] == SHAPE_NO_ROPE && s->layer_rope[1] == SHAPE_NO_ROPE);
+    assert_int_equal(shape_state_bytes(s), (V * STATE + (TAPS - 1) * (2 * KEYS + V)) * 4);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_Z, 1), 1);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_V, 1), V + 1);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_K, 1), 2 * V + 1);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_Q, 1), 2 * V + KEYS + 1);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_DT, 1), 2 * V + 2 * KEYS + 1);
+    assert_ptr_equal(family_tensor(&model, &source, ROLE_DOWN, 0),
+                     tensor("backbone.layers.1.mixer.down_proj.weight"));
+    assert_ptr_equal(family_tensor(&model, &source, ROLE_O, 1),
+                     tensor("backbone.layers.2.mixer.o_proj.weight"));
+    drop("backbone.layers.2.mixer.o_proj.weight");
+    expect_bad("backbone.layers.2.mixer.o_proj.weight: missing");
+}
+
+static void expect_bad_pattern(const char *pattern, const char *what)
+{
+    start_nemotron();
+    set_str("hybrid_override_pattern", pattern);
+    expect_bad(what);
+}
+
+static void test_patterns(void **state)
+{
+    (void)state;
+    expect_bad_pattern("-M*", "hybrid_override_pattern: unsupported: layer 0");
+    expect_bad_pattern("M--*", "hybrid_override_pattern: unsupported: layer 2");
+    expect_bad_pattern("M-x", "hybrid_override_pattern: unsupported: layer 2");
+    expect_bad_pattern("MM-", "hybrid_override_pattern: unsupported: layers are of one kind");
+    expect_bad_pattern("", "hybrid_override_pattern: missing");
+    expect_bad_pattern("M-*E", "n_routed_experts: missing");
+    start_nemotron();
+    fake.types[0] = "mamba";
+    fake.types[1] = "mlp";
+    fake.types[2] = "attention";
+    fake.n_types = 3;
+    unset("hybrid_override_pattern");
+    set_int("moe_latent_size", 64);
+    expect_bad("moe_latent_size: unsupported in nemotron_h models");
+    start_nemotron();
+    add("backbone.layers.1.mixer.gate_proj.weight", 2, FFN, DIM);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_bad("backbone.layers.1.mixer.gate_proj.weight: unsupported");
+    start_nemotron();
+    set_int("ssm_state_size", 24);
+    expect_bad("ssm_state_size: unsupported: 24 is not a multiple of 16");
+    start_nemotron();
+    set_int("n_groups", 3);
+    expect_bad("mamba_num_heads: 8 is not a multiple of n_groups, 3");
+}
+
+static void start_conv(void)
+{
+    static const struct line both[] = {{"operator_norm.weight", DIM, 0},
+                                       {"ffn_norm.weight", DIM, 0},
+                                       {"feed_forward.w1.weight", FFN, DIM},
+                                       {"feed_forward.w3.weight", FFN, DIM},
+                                       {"feed_forward.w2.weight", DIM, FFN}};
+    static const struct line attention[] = {
+        {"q_proj.weight", HEADS * HEAD_DIM, DIM},    {"k_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+        {"v_proj.weight", KV_HEADS * HEAD_DIM, DIM}, {"out_proj.weight", DIM, HEADS * HEAD_DIM},
+        {"q_layernorm.weight", HEAD_DIM, 0},         {"k_layernorm.weight", HEAD_DIM, 0}};
+    static const struct line conv[] = {{"in_proj.weight", 3 * DIM, DIM},
+                                       {"conv.weight", 3 * DIM, 0},
+                                       {"out_proj.weight", DIM, DIM}};
+    start_hf("lfm2");
+    add("model.embedding_norm.weight", 1, DIM, 0);
+    add_layers("model.layers.", both, 5);
+    add_to("model.layers.0.conv", conv, 3);
+    add_to("model.layers.1.self_attn", attention, 6);
+    fake.types[0] = "conv";
+    fake.types[1] = "full_attention";
+    fake.n_types = 2;
+    set_flag("block_auto_adjust_ff_dim", 0);
+}
+
+static void test_conv(void **state)
+{
+    (void)state;
+    start_conv();
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->state == STATE_CONV && s->layer_state[0] && !s->layer_state[1]);
+    assert_int_equal(shape_state_bytes(s), 2 * DIM * 4);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_K, 1), 1);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_Z, 1), DIM + 1);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_V, 1), 2 * DIM + 1);
+    set_flag("block_auto_adjust_ff_dim", 1);
+    set_int("block_ff_dim", 3 * FFN / 2 - 1); // two thirds are 639, 256 divides 768
+    expect_bad("feed_forward.w1.weight: expected [768, 512], the file has [640, 512]");
+    set_int("block_multiple_of", 64);
+    expect_good();
+    set_float("block_ffn_dim_multiplier", 900);
+    expect_bad("block_ffn_dim_multiplier: makes an MLP of 575104 numbers");
+    start_conv();
+    set_flag("conv_bias", 1);
+    expect_bad("conv_bias: unsupported in lfm2 models");
+    start_conv();
+    set_int("conv_L_cache", 9);
+    expect_bad("conv_L_cache: out of range");
+    start_conv();
+    fake.types[0] = "full_attention";
+    expect_bad("layer_types: unsupported: layers are of one kind");
+}
+
+static void test_granite(void **state)
+{
+    static const struct line both[] = {{"input_layernorm.weight", DIM, 0},
+                                       {"post_attention_layernorm.weight", DIM, 0},
+                                       {"shared_mlp.input_linear.weight", 2 * FFN, DIM},
+                                       {"shared_mlp.output_linear.weight", DIM, FFN}};
+    static const struct line attention[] = {{"q_proj.weight", HEADS * HEAD_DIM, DIM},
+                                            {"k_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+                                            {"v_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+                                            {"o_proj.weight", DIM, HEADS * HEAD_DIM}};
+    (void)state;
+    start_hf("granitemoehybrid");
+    add_layers("model.layers.", both, 4);
+    add_mamba("model.layers.0.mamba");
+    add_to("model.layers.1.self_attn", attention, 4);
+    fake.types[0] = "mamba";
+    fake.types[1] = "attention";
+    fake.n_types = 2;
+    set_int("num_local_experts", 0);
+    set_int("shared_intermediate_size", FFN);
+    set_int("mamba_n_groups", GROUPS);
+    set_int("mamba_n_heads", HEADS_V);
+    set_int("mamba_d_head", HEAD_V);
+    set_int("mamba_d_state", STATE);
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->state == STATE_MAMBA && s->ffn_dim == FFN && s->n_experts == 0);
+    assert_true(s->layer_rope[1] == SHAPE_NO_ROPE && s->layer_state[0]);
+    assert_int_equal(family_source_row(&model, ROLE_UP, 1), FFN + 1);
+    set_str("position_embedding_type", "rope");
+    expect_good();
+    assert_int_equal(s->layer_rope[1], 0);
+    set_flag("mamba_proj_bias", 1);
+    expect_bad("mamba_proj_bias: unsupported in granitehybrid models");
+    unset("mamba_proj_bias");
+    unset("mamba_d_head");
+    expect_bad("mamba_d_head: unsupported: 0 is not a multiple of 16");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nemotron),
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_granite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
