@@ -10,9 +10,9 @@ extern "C" {
 #endif
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
-/* ACT_RELU2 is the square of ACT_RELU. ACT_GELU uses erf, ACT_GELU_TANH uses tanh (they differ by up to 5e-4), ACT_GELU_QUICK is x / (1
- * + exp(-1.702 x)) (differs by up to 0.02). ACT_XIELU has two learned numbers per layer.
- * ACT_LOGISTIC, 1 / (1 + exp(-x)), is that of gates beside the MLP. */
+/* ACT_RELU2 is the square of ACT_RELU. ACT_GELU uses erf, ACT_GELU_TANH uses tanh (they differ by
+ * up to 5e-4), ACT_GELU_QUICK is x / (1 + exp(-1.702 x)) (differs by up to 0.02). ACT_XIELU has two
+ * learned numbers per layer. ACT_LOGISTIC, 1 / (1 + exp(-x)), is that of gates beside the MLP. */
 enum act_kind {
     ACT_NONE,
     ACT_RELU,

@@ -2,11 +2,11 @@
  * generator the numbers, so that speed can be measured without a download.
  *
  * Owns: the config's keys and the generator. Refuses: tokenizers (rows then need token ids). File:
- * flat `key = value` lines, # starts a comment. Keys: family (llama or opt), dim, layers (nemotron_h:
- * pattern, of letters as in family_nemotron_h_layers()), heads, ffn, vocab, context; optional kv_heads (heads), head_dim (dim / heads), rope_dim (the family's),
- * latent_key, latent_value, latent_query, state_k_heads, state_v_heads, state_k_dim, state_v_dim
- * (policy/shape.h), tied (0 or 1; 1), rope_theta (10000),
- * norm_eps (1e-5). */
+ * flat `key = value` lines, # starts a comment. Keys: family (llama or opt), dim, layers, heads,
+ * ffn, vocab, context; for nemotron_h pattern instead of layers (family_nemotron_h_layers());
+ * optional kv_heads (heads), head_dim (dim / heads), rope_dim (the family's), latent_key,
+ * latent_value, latent_query, state_k_heads, state_v_heads, state_k_dim, state_v_dim
+ * (policy/shape.h), tied (0 or 1; 1), rope_theta (10000), norm_eps (1e-5). */
 #ifndef ENGINE_MODEL_DUMMY_H
 #define ENGINE_MODEL_DUMMY_H
 

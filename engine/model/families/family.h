@@ -284,9 +284,9 @@ void family_gpt_oss_shape(struct shape *shape);
 void family_qwen3_next_shape(struct shape *shape);
 /* The same for nemotron_h; sizes that are set stay. */
 void family_nemotron_h_shape(struct shape *shape);
-/* Layers of a nemotron_h file, in whose pattern M is Mamba-2, * attention, - an MLP and E experts: an
- * MLP, or experts, becomes that of the layer before. Returns the number of layers; -1 - i: layer i of
- * the file is of no kind, an MLP behind no attention or Mamba-2, or one too many. */
+/* Layers of a nemotron_h file, in whose pattern M is Mamba-2, * attention, - an MLP and E experts:
+ * an MLP, or experts, becomes that of the layer before. Returns the number of layers; -1 - i: layer
+ * i of the file is of no kind, an MLP behind no attention or Mamba-2, or one too many. */
 int family_nemotron_h_layers(struct shape *shape, const char *pattern, int16_t (*file)[2]);
 /* Gives all layers a window but each every-th (0: all of them). */
 void family_windows(struct shape *shape, int window, int every);

@@ -171,15 +171,13 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_ROUTER:
         return need_if(s->n_experts > 0);
     case ROLE_DENSE_GATE:
-        return need_if(s->dense_dim > 0 && s->gated);
-    case ROLE_SHARED_GATE:
-        return need_if(s->shared_dim > 0 && s->gated);
     case ROLE_DENSE_UP:
     case ROLE_DENSE_DOWN:
-        return need_if(s->dense_dim > 0);
+        return need_if(s->dense_dim > 0 && (s->gated || role != ROLE_DENSE_GATE));
+    case ROLE_SHARED_GATE:
     case ROLE_SHARED_UP:
     case ROLE_SHARED_DOWN:
-        return need_if(s->shared_dim > 0);
+        return need_if(s->shared_dim > 0 && (s->gated || role != ROLE_SHARED_GATE));
     case ROLE_SHARE:
         return need_if(s->shared_gate);
     case ROLE_CHOICE_B:
