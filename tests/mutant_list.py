@@ -214,7 +214,7 @@ fault("branches are added whole", "engine/line/layer_ffn.c",
 fault("every head of q is normed by the first one's weight", "engine/line/layer_decode.c",
       "        args.weight += s->head_dim;\n", "", "family_golden.py --only stablelm")
 fault("a weight that nobody reads is no matter", "engine/model/families/family.c",
-      "                TRY(check_strangers(m, s, i));\n", "", "family_test")
+      "                TRY(check_strangers(m, s, i, ROLE_NORM1_W));\n", "", "family_test")
 
 fault("the text's keys are looked for in the whole", "engine/model/containers/source.c",
       "    if (!s->section)\n        return key;", "    if (s->path)\n        return key;", "family_golden.py --only vision")

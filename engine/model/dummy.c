@@ -158,7 +158,7 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
             return fail(ERR_INPUT,
                         "%s:%d: family: unsupported: %s (supported: llama, qwen2, qwen3, mixtral, "
                         "qwen2_moe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, "
-                        "gpt_oss, phi3, gemma2, opt)",
+                        "qwen3_next, qwen3_5, qwen3_5_moe, nemotron_h, gpt_oss, phi3, gemma2, opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
