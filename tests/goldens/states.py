@@ -91,7 +91,7 @@ def specs(common):
                                        routed_scaling_factor=2.5, norm_topk_prob=True, n_group=1, topk_group=1),
         "nemotron_h-dense": nemotron("M-M*-M-", 64, 2, 2, 192, head_dim=48, mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=128,
                                      n_groups=4, conv_kernel=3, use_conv_bias=False, tie_word_embeddings=False),
-        "nemotron_h-bare": nemotron("MM*M*", 128, 4, 2, 64, head_dim=32, mamba_num_heads=2, mamba_head_dim=128, ssm_state_size=16,
+        "nemotron_h-bare": nemotron("MM*M*-", 128, 4, 2, 64, head_dim=32, mamba_num_heads=2, mamba_head_dim=128, ssm_state_size=16,
                                     n_groups=1, conv_kernel=4),
     }
 

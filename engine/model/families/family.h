@@ -228,7 +228,7 @@ enum err state_layers(const struct source *s, const char *key, const char *with,
                       const char *without, struct shape *shape, int *found);
 /* ERR_INPUT if no layer, or each one, has a state. */
 enum err state_layers_end(const struct source *s, const char *key, const struct shape *shape);
-/* Mamba-2's in_proj: rows of z, v, k, q and the time step. */
+/* Mamba-2's in_proj: rows of z, v, k, q and the time step; decays are logarithms. */
 void state_cut_mamba(struct family_model *m);
 /* 1: `word` is one of the words, which are separated by spaces. */
 int family_has_word(const char *words, const char *word);

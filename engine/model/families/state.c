@@ -67,4 +67,5 @@ void state_cut_mamba(struct family_model *m)
     m->cut[ROLE_STATE_K] = (struct family_cut){all, 2 * v, k, k};
     m->cut[ROLE_STATE_Q] = (struct family_cut){all, 2 * v + k, k, k};
     m->cut[ROLE_STATE_DT] = (struct family_cut){all, 2 * v + 2 * k, heads, heads};
+    m->logs = ROLE_BIT(ROLE_STATE_A);
 }
