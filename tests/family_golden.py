@@ -53,7 +53,7 @@ def check_places(t, sluice, spec, rows, path, want):
     """Wherever bytes are, and where attention is apart from the rest of a layer: the same answers."""
     places = {"on disk": [*ALL_ON_DISK, "--batch", "2", "--batches", "2"]}
     if LEVEL:
-        device = ["--device", f"{SIM}:7,20,0,{48 << 20}", "--mem-device", "16M"]
+        device = ["--device", f"{SIM}:7,20,0,{48 << 20}", "--mem-device", "24M"]
         places["on a device"] = device
         if not states.has_state(spec):
             places["attention on the CPU"] = [*device, "--attn", "cpu", "--batch", "2", "--batches", "2"]

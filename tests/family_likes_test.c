@@ -232,8 +232,8 @@ static void test_ministral3(void **state)
     assert_int_equal(model.shape.query_period, 0);
     start(SOURCE_HF);
     set_str("model_type", "mistral3");
-    set_str("text_config.model_type", "mistral4");
-    expect_bad("text_config.model_type: unsupported: mistral4");
+    set_str("text_config.model_type", "mistral5");
+    expect_bad("text_config.model_type: unsupported: mistral5");
     set_str("text_config.model_type", "mistral");
     set_float("text_config.logit_scale", 2);
     expect_bad("text_config.logit_scale: unsupported in mistral3 models");

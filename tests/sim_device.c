@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #define SIM_MEMORY ((int64_t)1 << 30) // what it has, unless it is told
-/* Of its memory: not canonical, so that reading them faults; each allocation begins so far in that
- * a small number beside what half of a stale address left is none. */
-#define ADDRESSES   0x00d0000040000000u
+/* Of its memory: not canonical, so that reading them faults. Their low halves are numbers that no
+ * op has: padding beside a number may hold the high half of a stale address. */
+#define ADDRESSES   0x00d00000e0000000u
 #define BLOCKS_MAX  64
 #define PINS_MAX    64
 #define STREAMS_MAX 64

@@ -431,15 +431,16 @@ DEVICE void split_values_of_keys(const struct forced *f, const struct split *s, 
     }
 }
 
-template <int FORMAT, int R>
+template <int FORMAT, int R, int KEYS>
 DEVICE void split_run(const struct forced *f, const struct split *s, int64_t part, int head,
                       int row0)
 {
     const int page = warp_id(), slot = (int)threadIdx.x;
     float logit[R];
-    const struct piece first = piece_of<FORMAT>(s, head, 0);
-    if (s->l.v_offset > 0)
+    if constexpr (!KEYS) {
+        const struct piece first = piece_of<FORMAT>(s, head, 0);
         chunks_begin<FORMAT>(s, &first);
+    }
 #pragma unroll
     for (int r = 0; r < R; r++)
         logit[r] = -INFINITY;
@@ -458,19 +459,14 @@ DEVICE void split_run(const struct forced *f, const struct split *s, int64_t par
     __syncthreads();
     split_exps<R>(f, s, part, row0);
     __syncthreads();
-    if (s->l.v_offset > 0)
-        split_values<FORMAT, R>(f, s, part, head, row0);
-    else
+    if constexpr (KEYS)
         split_values_of_keys<FORMAT, R>(f, s, part, head, row0);
+    else
+        split_values<FORMAT, R>(f, s, part, head, row0);
 }
 
-/* R: query heads per block. The minimum of blocks per SM leaves as many registers as a thread can
- * use: without it ptxas spills a few to fit one block more. */
-template <int R>
-__global__ void __launch_bounds__(THREADS, R == 1   ? 4
-                                           : R == 2 ? 3
-                                                    : 2)
-    forced_split(const __grid_constant__ struct forced f)
+/* R: query heads per block; KEYS: pages hold keys only. */
+template <int R, int KEYS> DEVICE void split_block(const struct forced &f)
 {
     const int split = (int)blockIdx.x, head = (int)blockIdx.y / f.n_chunks;
     const int row0 = (int)blockIdx.y % f.n_chunks * R, slot = (int)threadIdx.x;
@@ -505,17 +501,35 @@ __global__ void __launch_bounds__(THREADS, R == 1   ? 4
     const int64_t part = unit_of(&f, (int)blockIdx.z, head) * f.n_splits + split;
     switch (s.l.format) {
     case KV_F32:
-        split_run<KV_F32, R>(&f, &s, part, head, row0);
+        split_run<KV_F32, R, KEYS>(&f, &s, part, head, row0);
         break;
     case KV_BF16:
-        split_run<KV_BF16, R>(&f, &s, part, head, row0);
+        split_run<KV_BF16, R, KEYS>(&f, &s, part, head, row0);
         break;
     case KV_Q8:
-        split_run<KV_Q8, R>(&f, &s, part, head, row0);
+        split_run<KV_Q8, R, KEYS>(&f, &s, part, head, row0);
         break;
     default:
-        split_run<KV_Q4, R>(&f, &s, part, head, row0);
+        split_run<KV_Q4, R, KEYS>(&f, &s, part, head, row0);
     }
+}
+
+/* The minimum of blocks per SM leaves as many registers as a thread can use: without it ptxas
+ * spills a few to fit one block more. */
+template <int R>
+__global__ void __launch_bounds__(THREADS, R == 1   ? 4
+                                           : R == 2 ? 3
+                                                    : 2)
+    forced_split(const __grid_constant__ struct forced f)
+{
+    split_block<R, 0>(f);
+}
+
+template <int R>
+__global__ void __launch_bounds__(THREADS, R <= 2 ? 2 : 1)
+    forced_split_keys(const __grid_constant__ struct forced f)
+{
+    split_block<R, 1>(f);
 }
 
 /* ---- host ---- */
@@ -559,7 +573,10 @@ template <int R> static void split_launch(cudaStream_t stream, struct forced *f,
     const struct kv_layout *l = &f->a.kv.layout;
     f->n_chunks = (f->group + R - 1) / R;
     dim3 grid((unsigned)f->n_splits, (unsigned)(l->n_kv_heads * f->n_chunks), (unsigned)n_spans);
-    LAUNCH(forced_split<R>, grid, THREADS, split_shared<R>(l), stream, *f);
+    if (l->v_offset > 0)
+        LAUNCH(forced_split<R>, grid, THREADS, split_shared<R>(l), stream, *f);
+    else
+        LAUNCH(forced_split_keys<R>, grid, THREADS, split_shared<R>(l), stream, *f);
 }
 
 /* One token of n_spans spans. */
