@@ -243,7 +243,7 @@ static enum err finish_shape(struct dummy_config *c)
     if (opt || s->rope_dim == 0)
         s->rope_dim = opt ? 0 : s->head_dim / (1 + family->half_rotated);
     if (s->latent_key > 0)
-        s->attn_scale = 1 / sqrtf((float)shape_query_dim(s));
+        s->attn_scale = 1 / sqrtf((float)shape_query_dim(s, 0));
     family_defaults(s);
     if (gemma2)
         family_gemma2_shape(s);
@@ -284,7 +284,7 @@ static enum err dummy_rows(void *impl, enum tensor_role role, int layer, int fir
     const struct dummy *d = impl;
     uint64_t key = key_of(d, role, layer);
     int n_all, k;
-    role_dims(&d->shape, role, &n_all, &k);
+    role_dims(&d->shape, role, layer, &n_all, &k);
     for (int64_t i = 0; i < n; i++)
         dummy_row(&d->numbers, key, first + i, k, (uint16_t *)out + i * k);
     return OK;
@@ -295,7 +295,7 @@ static enum err dummy_panel_of(void *impl, enum tensor_role role, int layer, int
 {
     const struct dummy *d = impl;
     int n_all, k;
-    role_dims(&d->shape, role, &n_all, &k);
+    role_dims(&d->shape, role, layer, &n_all, &k);
     dummy_panel(&d->numbers, key_of(d, role, layer), first, n, k, panel);
     return OK;
 }

@@ -38,6 +38,7 @@ struct family_model {
     uint64_t transposed; // ROLE_BIT()s of matrices stored as [k, n]
     uint64_t plus_one;   // ROLE_BIT()s of vectors stored minus 1
     uint64_t logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
+    float router_factor; // on the vector ROLE_ROUTER_NORM_W, beyond what is stored
     struct family_cut cut[N_ROLES];
     const struct family_names *names;
     const char *prefix;
@@ -121,7 +122,8 @@ int family_parts(const struct family_model *m, enum tensor_role role);
 const struct source_tensor *family_part(const struct family_model *m, const struct source *s,
                                         enum tensor_role role, int layer, int part);
 /* role_dims() of what the file has, which lacks the zeros in experts. */
-void family_file_dims(const struct family_model *m, enum tensor_role role, int *n, int *k);
+void family_file_dims(const struct family_model *m, enum tensor_role role, int layer, int *n,
+                      int *k);
 /* Row `row` of the role in a pack, without those zeros; -1: one of them. */
 int family_file_row(const struct family_model *m, enum tensor_role role, int row);
 /* The file's row (or bias element) that is row `row` of family_file_dims(): undoes paired_rows and
@@ -229,6 +231,8 @@ enum err family_float(const struct source *s, const char *name, const char *key,
 enum err family_flag(const struct source *s, const char *name, const char *key, int *out);
 /* Refuses keys that other families compute with; family_read checks the file's top level. */
 enum err family_check_keys(const struct source *s, const char *family, const char *name);
+/* The number that a tensor of one is; without the tensor *out stays. */
+enum err family_number(const struct source *s, const char *tensor, double *out);
 /* Copies a string to buf, truncated; an absent key leaves buf unchanged. */
 enum err family_str(const struct source *s, const char *name, const char *key, char *buf,
                     int64_t buf_bytes);

@@ -61,6 +61,11 @@ static const struct role_info {
     [ROLE_Q_A] = {"q_a", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_LATENT_K] = {"latent_k", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_LATENT_V] = {"latent_v", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_ROUTE_SCALE] = {"route_scale", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_ROUTER_NORM_W] = {"router_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_EXPERT_NORM_W] = {"expert_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_EXPERT_POST_W] = {"expert_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_SHARED_POST_W] = {"shared_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
 };
 
 /* What a layer with a state has in the place of attention. */
@@ -91,6 +96,38 @@ enum role_place role_place(enum tensor_role role)
 static enum role_need need_if(int cond)
 {
     return cond ? ROLE_REQUIRED : ROLE_ABSENT;
+}
+
+/* Of models with experts; of other roles, ROLE_REQUIRED. */
+static enum role_need expert_need(const struct shape *s, enum tensor_role role)
+{
+    switch (role) {
+    case ROLE_ROUTER:
+        return need_if(s->n_experts > 0);
+    case ROLE_DENSE_GATE:
+    case ROLE_DENSE_UP:
+    case ROLE_DENSE_DOWN:
+        return need_if(s->dense_dim > 0);
+    case ROLE_SHARED_GATE:
+    case ROLE_SHARED_UP:
+    case ROLE_SHARED_DOWN:
+        return need_if(s->shared_dim > 0);
+    case ROLE_SHARE:
+        return need_if(s->shared_gate);
+    case ROLE_CHOICE_B:
+        return need_if(s->route_bias);
+    case ROLE_ROUTE_SCALE:
+        return need_if(s->route_scales);
+    case ROLE_ROUTER_NORM_W:
+    case ROLE_EXPERT_NORM_W:
+    case ROLE_EXPERT_POST_W:
+    case ROLE_SHARED_POST_W:
+        return need_if(s->expert_norms);
+    case ROLE_ROUTER_B:
+        return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
+    default:
+        return ROLE_REQUIRED;
+    }
 }
 
 enum role_need role_need(const struct shape *s, enum tensor_role role)
@@ -138,24 +175,8 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return need_if(s->final_norm && s->norm == NORM_LAYER && !s->bare_norm);
     case ROLE_GATE:
         return need_if(s->gated);
-    case ROLE_ROUTER:
-        return need_if(s->n_experts > 0);
-    case ROLE_DENSE_GATE:
-    case ROLE_DENSE_UP:
-    case ROLE_DENSE_DOWN:
-        return need_if(s->dense_dim > 0);
-    case ROLE_SHARED_GATE:
-    case ROLE_SHARED_UP:
-    case ROLE_SHARED_DOWN:
-        return need_if(s->shared_dim > 0);
-    case ROLE_SHARE:
-        return need_if(s->shared_gate);
-    case ROLE_CHOICE_B:
-        return need_if(s->route_bias);
     case ROLE_Q_GATE:
         return need_if(s->query_gate);
-    case ROLE_ROUTER_B:
-        return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_GATE_B:
         return s->gated ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_O_B:
@@ -163,7 +184,8 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_DOWN_B:
         return ROLE_OPTIONAL;
     default:
-        return STATE_ROLES & ROLE_BIT(role) ? need_if(s->state != STATE_NONE) : ROLE_REQUIRED;
+        return STATE_ROLES & ROLE_BIT(role) ? need_if(s->state != STATE_NONE)
+                                            : expert_need(s, role);
     }
 }
 
@@ -183,17 +205,19 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
 {
     const uint64_t dense =
         ROLE_BIT(ROLE_DENSE_GATE) | ROLE_BIT(ROLE_DENSE_UP) | ROLE_BIT(ROLE_DENSE_DOWN);
-    const uint64_t beside = ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) |
-                            ROLE_BIT(ROLE_SHARED_GATE) | ROLE_BIT(ROLE_SHARED_UP) |
-                            ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE) |
-                            ROLE_BIT(ROLE_CHOICE_B);
+    const uint64_t beside =
+        ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) | ROLE_BIT(ROLE_SHARED_GATE) |
+        ROLE_BIT(ROLE_SHARED_UP) | ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE) |
+        ROLE_BIT(ROLE_CHOICE_B) | ROLE_BIT(ROLE_ROUTE_SCALE) | ROLE_BIT(ROLE_ROUTER_NORM_W) |
+        ROLE_BIT(ROLE_EXPERT_NORM_W) | ROLE_BIT(ROLE_EXPERT_POST_W) | ROLE_BIT(ROLE_SHARED_POST_W);
     const uint64_t attention = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K) |
-                               ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V) | ROLE_BIT(ROLE_V_B) |
-                               ROLE_BIT(ROLE_O) | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_Q_NORM_W) |
-                               ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_SINKS) |
-                               ROLE_BIT(ROLE_Q_GATE);
+                               ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_O) | ROLE_BIT(ROLE_O_B) |
+                               ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_K_NORM_W) |
+                               ROLE_BIT(ROLE_SINKS) | ROLE_BIT(ROLE_Q_GATE);
     if (STATE_ROLES & ROLE_BIT(role))
         return s->layer_state[layer];
+    if (role == ROLE_V || role == ROLE_V_B)
+        return !s->layer_state[layer] && shape_has_values(s, layer);
     if (attention & ROLE_BIT(role))
         return !s->layer_state[layer];
     if (dense & ROLE_BIT(role))
@@ -231,9 +255,10 @@ static struct role_size state_dims(const struct shape *s, enum tensor_role role)
     return dims[role];
 }
 
-void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
+void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, int *k)
 {
-    const int q_dim = s->n_heads * shape_query_dim(s), kv_dim = s->n_kv_heads * s->head_dim;
+    const int of = role_place(role) == ROLE_IN_DECODER ? layer : 0, head = shape_head_dim(s, of);
+    const int q_dim = s->n_heads * shape_query_dim(s, of), kv_dim = shape_kv_heads(s, of) * head;
     const int latent = s->head_dim - s->rope_dim, is_latent = s->latent_key > 0;
     const int one = s->qk_norm == QK_NORM_HEAD; // one weight vector for all heads
     const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
@@ -249,7 +274,7 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_K_B] = {kv_dim, 1},
         [ROLE_V] = {kv_dim, s->dim},
         [ROLE_V_B] = {kv_dim, 1},
-        [ROLE_O] = {s->dim, s->n_heads * shape_output_dim(s)},
+        [ROLE_O] = {s->dim, s->n_heads * shape_output_dim(s, of)},
         [ROLE_O_B] = {s->dim, 1},
         [ROLE_NORM2_W] = {s->dim, 1},
         [ROLE_NORM2_B] = {s->dim, 1},
@@ -266,11 +291,11 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_POST1_W] = {s->dim, 1},
         [ROLE_POST2_W] = {s->dim, 1},
         [ROLE_Q_NORM_W] = {is_latent ? s->latent_query
-                           : one     ? s->head_dim
+                           : one     ? head
                                      : q_dim,
                            1},
         [ROLE_K_NORM_W] = {is_latent ? latent
-                           : one     ? s->head_dim
+                           : one     ? head
                                      : kv_dim,
                            1},
         [ROLE_SINKS] = {s->n_heads, 1},
@@ -288,6 +313,11 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_Q_A] = {s->latent_query, s->dim},
         [ROLE_LATENT_K] = {s->n_heads * latent, s->latent_key},
         [ROLE_LATENT_V] = {s->n_heads * s->latent_value, latent},
+        [ROLE_ROUTE_SCALE] = {s->n_experts, 1},
+        [ROLE_ROUTER_NORM_W] = {s->dim, 1},
+        [ROLE_EXPERT_NORM_W] = {s->dim, 1},
+        [ROLE_EXPERT_POST_W] = {s->dim, 1},
+        [ROLE_SHARED_POST_W] = {s->dim, 1},
     };
     CHECK(role < N_ROLES);
     const struct role_size size = STATE_ROLES & ROLE_BIT(role) ? state_dims(s, role) : dims[role];
