@@ -71,6 +71,11 @@ struct family_unused {
     X("gemma2", "gemma2", "gemma2", "Gemma2ForCausalLM", family_gemma2_read)                       \
     X("gemma3", "gemma3", "gemma3_text", "Gemma3ForCausalLM", family_gemma3_read)                  \
     X("gemma3", "", "gemma3", "Gemma3ForConditionalGeneration", family_gemma3_vision_read)         \
+    X("gemma4", "", "gemma4_text", "Gemma4ForCausalLM", family_gemma4_read)                        \
+    X("gemma4", "", "gemma4", "Gemma4ForConditionalGeneration", family_gemma4_vision_read)         \
+    X("gemma4", "", "gemma4_unified_text", "Gemma4UnifiedForCausalLM", family_gemma4_read)         \
+    X("gemma4", "", "gemma4_unified", "Gemma4UnifiedForConditionalGeneration",                     \
+      family_gemma4_vision_read)                                                                   \
     X("phi3", "phi3", "phi3", "Phi3ForCausalLM", family_phi3_read)                                 \
     X("gpt_neox", "gptneox", "gpt_neox", "GPTNeoXForCausalLM", family_gpt_neox_read)               \
     X("gpt2", "gpt2", "gpt2", "GPT2LMHeadModel", family_gpt2_read)                                 \
@@ -258,6 +263,8 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
                     int *out);
 /* gemma2's defaults apart from its sizes; for dummies too. */
 void family_gemma2_shape(struct shape *shape);
+/* The same for gemma4, whose sizes of wide layers may be set. */
+void family_gemma4_shape(struct shape *shape);
 /* The same for gpt-oss. */
 void family_gpt_oss_shape(struct shape *shape);
 /* The same for qwen3_next and its kin: states as published in all but every fourth layer; sizes
