@@ -178,9 +178,9 @@ static void mark_prompts(struct layer_work *w, const struct batch *b)
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x)
 {
-    const int64_t heads = layer_q_numbers(w), all = heads + shape_kv_numbers(w->shape, w->layer);
     struct tile t = {0};
     layer_begin(w, layer - 1);
+    const int64_t heads = layer_q_numbers(w), all = heads + shape_kv_numbers(w->shape, w->layer);
     layer_set_rows(w, batch, kv);
     mark_prompts(w, batch);
     layer_tell_spans(w, batch, tile_next_forced);
@@ -206,9 +206,9 @@ void layer_after(struct layer_work *w, const struct model_layer *l, int layer,
                  const struct exchange *x, float *hidden)
 {
     static const int kinds[] = {SPAN_FORCED, SPAN_PROMPT}; // the order in x->out
-    const int64_t heads = layer_q_numbers(w), bytes = heads * x->bytes.out;
     struct tile t = {0};
     layer_begin(w, layer - 1);
+    const int64_t heads = layer_q_numbers(w), bytes = heads * x->bytes.out;
     while (tile_next(w, batch, &t, w->cuts)) {
         cross_in_begin(cross, x->out + t.first * bytes, t.n * bytes);
         for (int i = 0; i < 2; i++) {
