@@ -327,13 +327,13 @@ static int64_t row_bytes(const struct run *r)
     struct kv_layout pages, ring;
     struct evict_row row;
     int64_t bytes = 0;
-    model_kv_layout(s, kv_page_format(r->kv_format), &pages);
-    int64_t ring_bytes = engine_ring_layout(s, r->kv_format, &ring);
     if (evict_row_init(&r->evict, c->prompt_len, c->gen_len, &row) != 0)
         return 0;
     for (int layer = 0; layer < s->n_layers; layer++) {
         struct evict rule;
         struct evict_row limits;
+        model_kv_layout(s, s->layer_wide[layer], kv_page_format(r->kv_format), &pages);
+        const int64_t ring_bytes = engine_ring_layout(s, s->layer_wide[layer], r->kv_format, &ring);
         evict_in_kind(&r->evict, &row, evict_layer_kind(&r->evict, layer), &rule, &limits);
         int in_ring = ring_bytes > 0 ? evict_ring_slots(&limits) : 0;
         int slots = evict_slots_after(&rule, &limits, in_ring, 0, 0, tokens);
@@ -343,7 +343,7 @@ static int64_t row_bytes(const struct run *r)
         const int by_rank = rule.positions == EVICT_POSITIONS_SLOT;
         const int numbers = 2 + by_rank + (evict_policy_trait(rule.policy) != EVICT_NO_TRAIT);
         const int64_t in_use = slots + evict_ring_used(in_ring, tokens);
-        bytes += 4 * s->n_kv_heads * in_use * numbers;
+        bytes += 4 * shape_kv_heads(s, layer) * in_use * numbers;
     }
     return bytes;
 }

@@ -191,7 +191,7 @@ struct cast_args {
 struct norm_args {
     const float *x;      // [m, dim]
     float *y;            // [m, dim]
-    const float *weight; // [dim]
+    const float *weight; // [dim], or NULL: all 1
     const float *bias;   // [dim] or NULL
     int m, dim;
     int64_t x_stride, y_stride;
@@ -279,7 +279,8 @@ static inline struct route route_at(void *memory, int64_t m, int n_experts, int 
 }
 
 /* Chooses the n_used experts with the greatest logits, greatest first, ties by number; a NaN counts
- * as less than any number. Weights: softmax over all logits or over the chosen ones, times scale;
+ * as less than any number. Weights: softmax over all logits or over the chosen ones, times scale,
+ * times the expert's own factor;
  * sums run over ascending experts, or over choices in order.
  *
  * With a logistic, a bias or groups (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16) the choice is by
@@ -289,7 +290,8 @@ static inline struct route route_at(void *memory, int64_t m, int n_experts, int 
 struct route_args {
     float *logits; // [m, n_experts], row stride logits_stride; scores replace them if used
     int64_t logits_stride;
-    const float *bias; // [n_experts], or NULL
+    const float *bias;   // [n_experts], or NULL
+    const float *scales; // [n_experts] factors on weights, or NULL: all 1
     struct route to;
     int m;
     int alone;                   // 1: weights of the chosen experts sum up to `scale`

@@ -123,7 +123,7 @@ static inline void route_token(const struct route_args *a, int64_t token)
             sum += math_exp(logits[e] - max);
     sum = sum < ROUTE_SUM_MIN ? ROUTE_SUM_MIN : sum; // NaN stays
     for (int j = 0; j < n_used; j++)
-        weights[j] = weights[j] / sum * a->scale;
+        weights[j] = weights[j] / sum * a->scale * (a->scales ? a->scales[chosen[j]] : 1);
 }
 
 #endif

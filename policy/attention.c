@@ -9,12 +9,20 @@
 
 /* Where positions are ranks: bytes that rotating a slot's keys writes and reads, beyond those of
  * attention. Measured rates of rows include them. */
-static double turned_bytes(const struct setting *set)
+static double turned_bytes(const struct setting *set, int kind)
 {
     const struct shape *s = set->shape;
+    const int wide = evict_kind(set->evict, kind).wide;
     if (set->evict->positions != EVICT_POSITIONS_SLOT)
         return 0;
-    return 2.0 * 4 * s->n_kv_heads * s->head_dim;
+    return 2.0 * 4 * shape_kv_heads_of(s, wide) * shape_head_dim_of(s, wide);
+}
+
+/* FLOPs of a pair of query and key. */
+static double pair_flops(const struct setting *set, int kind)
+{
+    return 4.0 * set->shape->n_heads *
+           shape_head_dim_of(set->shape, evict_kind(set->evict, kind).wide);
 }
 
 /* Layers with a state: all of it is read and written once a span, and updated by each token. */
@@ -25,7 +33,7 @@ static double state_s(const struct setting *set, const struct load *l, int kind,
     const double pages = (double)(kv->pages_read + kv->pages_filled + kv->pages_over);
     const double tokens = (double)(l->prompt_tokens + l->forced_tokens);
     const double flops = 8.0 * shape_state_v(set->shape) * set->shape->state_k_dim;
-    return max_d(rate(pages * (double)set->costs->kv_page_bytes, bytes_rate),
+    return max_d(rate(pages * (double)plan_page_bytes(set->costs, kind), bytes_rate),
                  rate(tokens * flops, flops_rate));
 }
 
@@ -37,13 +45,12 @@ static int is_state(const struct setting *set, int kind)
 double attention_cpu_s(const struct setting *set, const struct load *l, int kind)
 {
     const struct kv_load *kv = &l->kv[kind];
-    const struct shape *s = set->shape;
     if (is_state(set, kind))
         return state_s(set, l, kind, set->machine->ram_read.value,
                        set->machine->matmul_flops.value / STATE_SLOWER);
     const struct model_rates *rates = &set->costs->rates;
-    double slot = (double)set->costs->kv_page_bytes / PAGE_SLOTS;
-    double flops = 4.0 * s->n_heads * s->head_dim * (double)kv->prompt_pairs;
+    double slot = (double)plan_page_bytes(set->costs, kind) / PAGE_SLOTS;
+    double flops = pair_flops(set, kind) * (double)kv->prompt_pairs;
     double read =
         set->costs->attend_rate > 0 ? set->costs->attend_rate : set->machine->ram_read.value;
     double flops_rate = set->machine->prompt_flops.value > 0 ? set->machine->prompt_flops.value
@@ -55,7 +62,8 @@ double attention_cpu_s(const struct setting *set, const struct load *l, int kind
     if (rates->rows_s[0] > 0)
         return model_attend_s(rates, (double)l->forced_tokens, (double)kv->slots) + prompts_s;
     return rate((double)kv->slots * slot, read) +
-           rate((double)kv->slots * turned_bytes(set), set->machine->ram_read.value) + prompts_s;
+           rate((double)kv->slots * turned_bytes(set, kind), set->machine->ram_read.value) +
+           prompts_s;
 }
 
 double attention_device_s(const struct setting *set, const struct load *l, int kind)
@@ -65,9 +73,8 @@ double attention_device_s(const struct setting *set, const struct load *l, int k
         return state_s(set, l, kind, set->machine->device_read.value,
                        set->machine->device_flops.value / STATE_SLOWER);
     const struct machine *m = set->machine;
-    double slot = (double)set->costs->kv_page_bytes / PAGE_SLOTS, slots = (double)kv->slots;
-    double pair_flops = 4.0 * set->shape->n_heads * set->shape->head_dim;
+    double slot = (double)plan_page_bytes(set->costs, kind) / PAGE_SLOTS, slots = (double)kv->slots;
     return rate(slots * slot, machine_device_attend_read(m)) +
-           rate(slots * turned_bytes(set), m->device_read.value) +
-           rate(pair_flops * (double)kv->prompt_pairs, machine_device_attend_flops(m));
+           rate(slots * turned_bytes(set, kind), m->device_read.value) +
+           rate(pair_flops(set, kind) * (double)kv->prompt_pairs, machine_device_attend_flops(m));
 }

@@ -29,7 +29,7 @@ double device_launches_s(const struct setting *set)
  * gates. Each expert of a token reads a row in bf16 and writes one in f32; the rows are summed. */
 static double row_bytes(const struct shape *s)
 {
-    const double q_k = ((double)s->n_heads + s->n_kv_heads) * s->head_dim;
+    const double q_k = ((double)s->n_heads + shape_kv_heads(s, 0)) * shape_head_dim(s, 0);
     const double used = shape_mlps_used(s), experts = s->n_experts > 0 ? used : 0;
     const int turned = (s->qk_norm != QK_NORM_NONE) + (s->position == POSITION_ROPE);
     return 4 * (4.0 * s->dim + 2 * turned * q_k +
@@ -44,7 +44,7 @@ struct device_layer device_layer_s(const struct setting *set, double tokens, int
     const struct shape *s = set->shape;
     const struct machine *m = set->machine;
     const double mlp = (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
-    const double qkv = (double)shape_before_numbers(s), out = (double)shape_after_numbers(s);
+    const double qkv = (double)shape_before_numbers(s, 0), out = (double)shape_after_numbers(s, 0);
     const double mlps = shape_mlps(s) * mlp, used = shape_mlps_used(s) * mlp;
     const double met = 1 - pow(1 - used / mlps, min_d(tokens, tile));
     const double tiles = (double)set->weights->tile_bytes[1];

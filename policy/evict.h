@@ -107,7 +107,7 @@ static inline int evict_kinds(const struct evict *e)
 }
 static inline struct kv_kind evict_kind(const struct evict *e, int kind)
 {
-    const struct kv_kind alike = {0, 1, 0};
+    const struct kv_kind alike = {0, 1, 0, 0};
     return e->kinds ? e->kinds->of[kind] : alike;
 }
 static inline int evict_layer_kind(const struct evict *e, int layer)

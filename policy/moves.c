@@ -119,10 +119,10 @@ static void move(enum tier_kind home, int to_device, double n_bytes, int write,
 static void move_kv(const struct moves *m, const struct moves_batch *b, const struct load *l,
                     double bytes[N_WORK_LANES])
 {
-    double page = (double)m->costs->kv_page_bytes;
     int to_device = plan_kv_near(m->plan) == TIER_DEVICE;
     for (int kind = KV_MOST; kind < plan_kinds(m->plan); kind++) {
         const struct kv_load *kv = &l->kv[kind];
+        const double page = (double)plan_page_bytes(m->costs, kind);
         const int64_t seen[N_FETCH_SEES] = {b->seen_pages[kind], kv->pages_kept, kv->pages_read};
         double written = (double)(kv->pages_filled + kv->pages_over) +
                          kv->evicting * m->costs->kv_pages_written[kind];
@@ -209,10 +209,10 @@ static void end_kv(const struct moves *m, struct step s, double bytes[N_WORK_LAN
 {
     const struct plan *p = m->plan;
     enum tier_kind home = plan_kv_home(p, s.layer - 1, s.batch).tier;
-    int64_t pages = m->batches[s.batch].seen_pages[plan_kind(p, s.layer - 1)];
+    const int kind = plan_kind(p, s.layer - 1);
+    int64_t n_bytes = m->batches[s.batch].seen_pages[kind] * plan_page_bytes(m->costs, kind);
     if (home != plan_kv_near(p))
-        move(home, plan_kv_near(p) == TIER_DEVICE, (double)(pages * m->costs->kv_page_bytes), 0,
-             bytes);
+        move(home, plan_kv_near(p) == TIER_DEVICE, (double)n_bytes, 0, bytes);
 }
 
 void moves_end(struct moves *m, const struct load *loads, double bytes[N_WORK_LANES])

@@ -56,7 +56,8 @@ enum { NEEDS_WEIGHTS, NEEDS_KV, NEEDS_HIDDEN };
 /* Bytes that norms, rope and activations read per token and layer (rates.rows_read). */
 static double row_bytes(const struct shape *s)
 {
-    double heads = (double)s->n_heads * s->head_dim, kv = (double)s->n_kv_heads * s->head_dim;
+    const double head = shape_head_dim(s, 0), heads = s->n_heads * head;
+    const double kv = shape_kv_heads(s, 0) * head;
     return 4 * (2.0 * s->dim + heads + kv + 2.0 * shape_mlps_used(s) * s->ffn_dim);
 }
 
@@ -126,8 +127,8 @@ static void cost_apart(const struct pricing *p, const struct load *l, struct ste
     const struct setting *set = p->set;
     const struct plan *plan = p->plan;
     const struct cross_bytes cross = set->costs->cross;
-    const double heads = (double)set->shape->n_heads * set->shape->head_dim,
-                 kv = (double)shape_kv_numbers(set->shape);
+    const double heads = (double)set->shape->n_heads * shape_head_most(set->shape),
+                 kv = (double)shape_kv_numbers_most(set->shape);
     const double tiles = ceil(tokens_of(l) / plan->tile_tokens);
     struct load forced = *l;
     double kept = 0;
@@ -140,11 +141,11 @@ static void cost_apart(const struct pricing *p, const struct load *l, struct ste
         forced.kv[kind].prompt_pairs = 0;
         c->kv[kind].attend = attention_cpu_s(set, &forced, kind);
         c->kv[kind].prompts = attention_device_s(set, &prompts, kind);
-        kept += (p->decoded[kind][0] + p->decoded[kind][1]) * pages / plan->decoder;
+        kept += (p->decoded[kind][0] + p->decoded[kind][1]) * pages / plan->decoder *
+                (double)plan_page_bytes(set->costs, kind);
     }
     c->to_cpu = rate((double)l->forced_tokens * (heads + kv) * cross.in +
-                         (double)l->prompt_tokens * heads * cross.out +
-                         kept * (double)set->costs->kv_page_bytes,
+                         (double)l->prompt_tokens * heads * cross.out + kept,
                      set->machine->d2h.value);
     c->to_device = rate(tokens_of(l) * heads * cross.out, set->machine->h2d.value);
     c->last = c->to_cpu / tiles;
@@ -198,7 +199,7 @@ static void cost_of(const struct pricing *p, const struct load *l, struct step_c
                            .positions = (double)moves_hidden(dim, l->positions)};
     for (int kind = KV_MOST; kind < p->kinds; kind++) {
         const struct kv_load *kv = &l->kv[kind];
-        double page = (double)costs->kv_page_bytes, read = (double)kv->pages_read;
+        double page = (double)plan_page_bytes(costs, kind), read = (double)kv->pages_read;
         double filled = (double)kv->pages_filled;
         double written = (double)kv->pages_over + kv->evicting * costs->kv_pages_written[kind];
         c->kv[kind] = (struct kv_cost){
@@ -509,11 +510,11 @@ static void price_fresh(struct pricing *p)
     const struct plan *plan = p->plan;
     const struct weights_info *w = p->set->weights;
     const double fresh = p->set->machine->ram_fresh.value;
-    int64_t pages[N_TIERS], read = 0;
+    int64_t kv[N_TIERS], read = 0;
     if (plan->device || fresh <= 0) // pinned RAM is brought in for that
         return;
-    plan_kv_pages_on(plan, pages);
-    int64_t written = pages[TIER_RAM] * p->set->costs->kv_page_bytes;
+    plan_kv_bytes_on(plan, p->set->costs, kv);
+    int64_t written = kv[TIER_RAM];
     for (int layer = 0; layer < plan->layers; layer++)
         if (plan_layer_home(plan, layer) != TIER_NVME) {
             int made = w->made_here || plan_layer_decoded(plan, layer);

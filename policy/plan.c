@@ -124,15 +124,36 @@ int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier)
 }
 
 /* Extents differ in size where a kind of layer has its own pools. */
-void plan_kv_pages_on(const struct plan *plan, int64_t pages[N_TIERS])
+void plan_kv_bytes_on(const struct plan *plan, const struct plan_costs *costs,
+                      int64_t bytes[N_TIERS])
 {
+    const int64_t most = plan->pages_batch * costs->kv_page_bytes;
     for (enum tier_kind tier = TIER_DEVICE; tier < N_TIERS; tier++)
-        pages[tier] = plan_kv_count(plan, tier) * plan->pages_batch;
+        bytes[tier] = plan_kv_count(plan, tier) * most;
     for (int layer = 0; layer < plan->decoder && plan_kinds(plan) > 1; layer++) {
-        int64_t less = plan->pages_batch - plan_kv_pages(plan, layer);
+        const int64_t page = plan_page_bytes(costs, plan_kind(plan, layer));
+        const int64_t less = most - plan_kv_pages(plan, layer) * page;
         for (int batch = 0; batch < plan->batches && less != 0; batch++)
-            pages[plan_kv_home(plan, layer, batch).tier] -= less;
+            bytes[plan_kv_home(plan, layer, batch).tier] -= less;
     }
+}
+
+int64_t plan_page_most(const struct plan *plan, const struct plan_costs *costs)
+{
+    int64_t most = costs->kv_page_bytes;
+    for (int kind = 0; kind < plan_kinds(plan); kind++)
+        most = max_i64(most, plan_page_bytes(costs, kind));
+    return most;
+}
+
+int64_t plan_pool_bytes(const struct plan *plan, const struct plan_costs *costs)
+{
+    int64_t most = 0;
+    for (int kind = 0; kind < plan_kinds(plan); kind++) {
+        const int64_t own = (int64_t)plan->batch * plan->kind_pages[kind];
+        most = max_i64(most, (own > 0 ? own : plan->pages_batch) * plan_page_bytes(costs, kind));
+    }
+    return most;
 }
 
 int64_t plan_pool_pages(const struct plan *plan)

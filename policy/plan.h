@@ -117,11 +117,12 @@ struct plan_costs {
     void (*measure)(const struct setting *set, const struct plan *plan, struct plan_bytes *bytes);
     /* Bytes of a device's memory that a layer needs for a tile of so many tokens. */
     int64_t (*tile_bytes)(const struct setting *set, int tile_tokens);
-    int64_t kv_page_bytes; // one page, one layer, in the KV format
-    int64_t kv_ring_bytes; // ring of one row and layer (KV format mixed); else 0
+    int64_t kv_page_bytes;                 // one page, one layer of kind KV_MOST, in the KV format
+    int64_t kind_page_bytes[KV_KINDS_MAX]; // of a kind with other heads; 0: kv_page_bytes
+    int64_t kv_ring_bytes; // ring of one row and layer (KV format mixed), the largest; else 0
     /* Pages per layer that a token overwrites under score-based eviction; 0: rows evict in turn. */
     double kv_pages_written[KV_KINDS_MAX];
-    int64_t prompt_page_bytes; // one page in the compute format (prompt workspace)
+    int64_t prompt_page_bytes; // one page in the compute format (prompt workspace), the largest
     int64_t text_bytes;        // tokenizer, rows being parsed, journal buffers
     int64_t io_bytes;          // mover's rings and tables
     int64_t row_token_bytes;   // per token of a live row (ids, output text)
@@ -284,17 +285,27 @@ static inline int plan_kv_slots(const struct plan *plan, int layer)
     int own = plan_own_pages(plan, layer);
     return own > 0 ? own * PAGE_SLOTS : plan->slots_cap;
 }
-/* Slots per KV head in a row's positions and scores before layer `layer`, with `ring` more per
- * layer. */
-static inline int64_t plan_kv_slots_before(const struct plan *plan, int layer, int ring)
+/* Slots of all KV heads in a row's positions and scores before layer `layer`, with `ring` more per
+ * head and layer. */
+static inline int64_t plan_kv_slots_before(const struct plan *plan, const struct shape *shape,
+                                           int layer, int ring)
 {
-    int64_t slots = (int64_t)layer * ring;
+    int64_t slots = 0;
     for (int i = 0; i < layer; i++)
-        slots += plan_has_state(plan, i) ? 0 : plan_kv_slots(plan, i);
+        slots += (int64_t)shape_kv_heads(shape, i) *
+                 (ring + (plan_has_state(plan, i) ? 0 : plan_kv_slots(plan, i)));
     return slots;
 }
-/* Pages of all KV extents, by home. */
-void plan_kv_pages_on(const struct plan *plan, int64_t pages[N_TIERS]);
+/* Bytes of a page of a kind; of the largest; of the largest pool of a batch in any layer. */
+static inline int64_t plan_page_bytes(const struct plan_costs *costs, int kind)
+{
+    return costs->kind_page_bytes[kind] > 0 ? costs->kind_page_bytes[kind] : costs->kv_page_bytes;
+}
+int64_t plan_page_most(const struct plan *plan, const struct plan_costs *costs);
+int64_t plan_pool_bytes(const struct plan *plan, const struct plan_costs *costs);
+/* Bytes of all KV extents, by home. */
+void plan_kv_bytes_on(const struct plan *plan, const struct plan_costs *costs,
+                      int64_t bytes[N_TIERS]);
 /* Number of KV extents, and of hidden states, with home `tier`. */
 int64_t plan_kv_count(const struct plan *plan, enum tier_kind tier);
 int64_t plan_hidden_count(const struct plan *plan, enum tier_kind tier);

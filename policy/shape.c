@@ -13,6 +13,11 @@ static int in_range(int v, int min, int max)
     return v >= min && v <= max;
 }
 
+static int is_factor(float f)
+{
+    return isfinite(f) && f > 0 && f < 1e6f;
+}
+
 /* Checks the fields from which others are computed. */
 static const char *check_sizes(const struct shape *s)
 {
@@ -40,6 +45,32 @@ static const char *check_sizes(const struct shape *s)
     return NULL;
 }
 
+/* Layers whose heads are of other sizes. All their numbers are rotated, by the first table. */
+static const char *check_wide(const struct shape *s)
+{
+    const int wide = s->wide_head_dim > 0;
+    if (!in_range(s->wide_head_dim, 0, wide ? 2 * SHAPE_ROPE_MAX : 0) ||
+        s->wide_head_dim % 2 != 0 || (int64_t)s->n_heads * s->wide_head_dim > SHAPE_DIM_MAX ||
+        (wide && (s->latent_key > 0 || s->state != STATE_NONE || s->position != POSITION_ROPE ||
+                  s->rope_long > 0 || s->qk_norm > QK_NORM_HEAD)))
+        return "wide_head_dim";
+    if (!in_range(s->wide_kv_heads, wide, wide ? s->n_heads : 0) ||
+        (wide && s->n_heads % s->wide_kv_heads != 0))
+        return "wide_kv_heads";
+    if (wide && s->attn_scale == 0)
+        return "attn_scale";
+    if (!in_range(s->value_norm, 0, s->latent_key == 0))
+        return "value_norm";
+    if (!in_range(s->tied_kv, 0, wide && s->value_norm))
+        return "tied_kv";
+    for (int i = 0; i < s->n_layers; i++)
+        if (s->layer_wide[i] > wide)
+            return "layer_wide";
+        else if (wide && s->layer_rope[i] != !s->layer_wide[i])
+            return "layer_rope";
+    return NULL;
+}
+
 /* A head's own matrices must be whole panels. */
 static const char *check_latent(const struct shape *s)
 {
@@ -54,11 +85,6 @@ static const char *check_latent(const struct shape *s)
     if (!in_range(s->latent_value, 32, (int)most) || s->latent_value % 32 != 0)
         return "latent_value";
     return in_range(s->latent_query, 0, SHAPE_DIM_MAX) ? NULL : "latent_query";
-}
-
-static int is_factor(float f)
-{
-    return isfinite(f) && f > 0 && f < 1e6f;
 }
 
 /* A group has two experts or more, and the groups of a token have all that it uses. */
@@ -84,8 +110,8 @@ static const char *check_experts(const struct shape *s)
 {
     if (s->n_experts == 0)
         return s->n_experts_used != 0 || s->route_alone != 0 || s->route_logistic != 0 ||
-                       s->route_bias != 0 || s->n_groups != 0 || s->n_groups_used != 0 ||
-                       s->group_best != 0
+                       s->route_bias != 0 || s->route_scales != 0 || s->n_groups != 0 ||
+                       s->n_groups_used != 0 || s->group_best != 0
                    ? "n_experts"
                    : NULL;
     if (!in_range(s->n_experts, 2, SHAPE_EXPERTS_MAX) || s->branches != BRANCHES_SERIAL ||
@@ -99,6 +125,8 @@ static const char *check_experts(const struct shape *s)
         return "route_alone";
     if (!in_range(s->route_logistic, 0, 1))
         return "route_logistic";
+    if (!in_range(s->route_scales, 0, 1))
+        return "route_scales";
     return in_range(s->route_bias, 0, 1) ? check_groups(s) : "route_bias";
 }
 
@@ -118,6 +146,9 @@ static const char *check_beside(const struct shape *s)
         return "dense_dim";
     if (!in_range(s->shared_dim, 0, s->n_experts > 0 ? SHAPE_DIM_MAX : 0))
         return "shared_dim";
+    if (!in_range(s->expert_norms, 0,
+                  s->shared_dim > 0 && !s->shared_gate && s->norm_place == NORM_AROUND))
+        return "expert_norms";
     return in_range(s->shared_gate, 0, s->shared_dim > 0) ? NULL : "shared_gate";
 }
 
@@ -139,7 +170,7 @@ static const char *check_ropes(const struct shape *s)
     for (int r = 0; rope && r < shape_ropes(s); r++) {
         if (!is_factor(s->ropes[r].scale))
             return "rope_scale";
-        for (int i = 0; i < s->rope_dim / 2; i++)
+        for (int i = 0; i < shape_rope_width(s, r) / 2; i++)
             if (!isfinite(s->ropes[r].inv_freq[i]) || s->ropes[r].inv_freq[i] < 0)
                 return "rope_inv_freq";
     }
@@ -219,19 +250,44 @@ int64_t shape_mlp_numbers(const struct shape *s)
     return s->shared_dim > most ? s->shared_dim : most;
 }
 
-int64_t shape_before_numbers(const struct shape *s)
+int shape_head_most(const struct shape *s)
 {
-    const int64_t q = (int64_t)s->n_heads * shape_query_dim(s);
+    int most = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        most = shape_head_dim(s, i) > most ? shape_head_dim(s, i) : most;
+    return most;
+}
+
+int shape_kv_heads_most(const struct shape *s)
+{
+    int most = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        most = shape_kv_heads(s, i) > most ? shape_kv_heads(s, i) : most;
+    return most;
+}
+
+int64_t shape_kv_numbers_most(const struct shape *s)
+{
+    int64_t most = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        most = shape_kv_numbers(s, i) > most ? shape_kv_numbers(s, i) : most;
+    return most;
+}
+
+int64_t shape_before_numbers(const struct shape *s, int layer)
+{
+    const int64_t q = (int64_t)s->n_heads * shape_query_dim(s, layer);
     const int64_t gate = s->query_gate ? q * s->dim : 0;
     const int64_t in = s->latent_query > 0 ? s->latent_query : s->dim;
-    int64_t n = q * in + gate + shape_kv_numbers(s) * s->dim;
+    const int64_t kv = shape_kv_numbers(s, layer) * s->dim;
+    int64_t n = q * in + gate + (shape_has_values(s, layer) || s->latent_key > 0 ? kv : kv / 2);
     n += (int64_t)s->latent_query * s->dim;
     return n + (int64_t)s->n_heads * s->latent_key * (s->head_dim - s->rope_dim);
 }
 
-int64_t shape_after_numbers(const struct shape *s)
+int64_t shape_after_numbers(const struct shape *s, int layer)
 {
-    const int64_t n = (int64_t)s->n_heads * shape_output_dim(s) * s->dim;
+    const int64_t n = (int64_t)s->n_heads * shape_output_dim(s, layer) * s->dim;
     return n + (int64_t)s->n_heads * s->latent_value * (s->head_dim - s->rope_dim);
 }
 
@@ -307,6 +363,9 @@ const char *shape_check(const struct shape *s)
     for (int i = 0; i < s->n_layers; i++)
         if (s->layer_window[i] != 0 && !in_range(s->layer_window[i], 2, CONTEXT_MAX))
             return "layer_window";
+        else if (s->layer_scale[i] != 0 &&
+                 (!is_factor(s->layer_scale[i]) || s->branches != BRANCHES_SERIAL))
+            return "layer_scale";
     bad = check_state(s);
     if (!bad)
         bad = check_bare(s);
@@ -314,6 +373,8 @@ const char *shape_check(const struct shape *s)
         bad = check_experts(s);
     if (!bad)
         bad = check_latent(s);
+    if (!bad)
+        bad = check_wide(s);
     if (!bad)
         bad = check_beside(s);
     return bad ? bad : check_ropes(s);

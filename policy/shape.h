@@ -61,15 +61,20 @@ struct shape_rope {
 };
 
 struct shape {
-    char family[16]; // "llama", "opt"
-    int n_layers;    // decoder layers
-    int dim;         // hidden size
-    int n_heads;     // query heads
-    int n_kv_heads;  // key/value heads, divides n_heads; 1 in latent attention
-    int head_dim;    // numbers per head
-    int latent_key;  // latent attention (MLA): numbers of a query's head that are not rotated and
-                     // that a matrix of the head maps to the rest of the key, after rope_dim, which
-                     // is the value, too; 0: keys and values are apart
+    char family[16];   // "llama", "opt"
+    int n_layers;      // decoder layers
+    int dim;           // hidden size
+    int n_heads;       // query heads
+    int n_kv_heads;    // key/value heads, divides n_heads; 1 in latent attention
+    int head_dim;      // numbers per head
+    int wide_head_dim; // the same in layers of layer_wide[]; 0: no such layers
+    int wide_kv_heads; // key/value heads there, divides n_heads; 0 without such layers
+    int tied_kv;       // 1: these have no matrix of values, which are made of the keys as they are
+                       // before norm and rotation
+    int value_norm;    // 1: each head of the values is divided by its root mean square
+    int latent_key;    // latent attention (MLA): numbers of a query's head that are not rotated and
+                    // that a matrix of the head maps to the rest of the key, after rope_dim, which
+                    // is the value, too; 0: keys and values are apart
     int latent_value; // numbers of a head's output that a matrix of the head makes of its value
     int latent_query; // width of the vector that queries are made of, with a norm; 0: x itself
     int ffn_dim;      // inner size of the MLP, or of each expert
@@ -89,15 +94,18 @@ struct shape {
     int route_alone;    // 1: weights of the chosen experts sum up to route_scale; 0: as scored
     int route_logistic; // 1: the router scores an expert by a logistic; 0: by a softmax over all
     int route_bias;     // 1: a number per expert is added to its score where experts are chosen
+    int route_scales;   // 1: the weight of an expert is multiplied by a number of its own
     int n_groups;       // groups of experts; 0: one
     int n_groups_used;  // groups that a token's experts are in
     int group_best;     // 1: a group counts by its greatest number; 0: by the sum of its two
     float route_scale;  // factor on the weights of experts
-    int dense_dim;   // inner size of the MLP in layers without experts; 0: all layers have experts
-    int shared_dim;  // inner size of the expert that every token uses in addition; 0: none
-    int shared_gate; // 1: its output is scaled by a logistic gate; 0: not scaled
-    int qk_norm;     // enum qk_norm
-    int branches;    // enum branches
+    int dense_dim;    // inner size of the MLP in layers without experts; 0: all layers have experts
+    int shared_dim;   // inner size of the expert that every token uses in addition; 0: none
+    int shared_gate;  // 1: its output is scaled by a logistic gate; 0: not scaled
+    int expert_norms; // 1: router and experts read norms of their own of what the layer's MLP norm
+                      // reads; the outputs of experts and of the shared one have norms, too
+    int qk_norm;      // enum qk_norm
+    int branches;     // enum branches
     float embed_scale;   // factor on embeddings
     float branch_scale;  // factor on the outputs of attention and MLP
     float attn_scale;    // factor on q k^T (0: 1 / sqrt(head_dim))
@@ -108,7 +116,8 @@ struct shape {
     int sinks;           // 1: each query head has one more logit without a value, in every layer
     int position;        // enum position_kind
     int position_offset; // added to a position before the learned table is read (opt: 2)
-    int rope_dim;        // leading dimensions of a head that are rotated (even); 0 without RoPE
+    int rope_dim; // leading dimensions of a head that are rotated (even); 0 without RoPE; in layers
+                  // of layer_wide[] all are
     struct shape_rope ropes[SHAPE_ROPES];
     float query_beta; // q of position p is multiplied by 1 + query_beta ln(1 + floor(p /
                       // query_period)) in layers with RoPE (0: by 1)
@@ -119,29 +128,68 @@ struct shape {
     int state_k_heads, state_v_heads, state_k_dim, state_v_dim, state_taps;
     uint8_t layer_state[SHAPE_LAYERS_MAX];  // 1: the layer has a state
     uint8_t layer_bare[SHAPE_LAYERS_MAX];   // 1: the layer has no MLP
-    uint8_t layer_rope[SHAPE_LAYERS_MAX];   // per layer: 0, 1 or SHAPE_NO_ROPE
+    uint8_t layer_wide[SHAPE_LAYERS_MAX];   // 1: heads are of wide_head_dim and wide_kv_heads
+    uint8_t layer_rope[SHAPE_LAYERS_MAX];   // per layer: 0, 1 or SHAPE_NO_ROPE; with wide layers 0
+                                            // for these and 1 for the others
     uint8_t layer_dense[SHAPE_LAYERS_MAX];  // 1: one MLP where other layers have experts
     int32_t layer_window[SHAPE_LAYERS_MAX]; // tokens that a query sees, itself included; 0: all
     float layer_alpha[SHAPE_LAYERS_MAX][2]; // of ACT_XIELU: above 0, below
+    float layer_scale[SHAPE_LAYERS_MAX];    // factor on hidden states after the layer; 0: none
 };
 
-/* Numbers of a query's head before and of its output after the head's own matrices. */
-static inline int shape_query_dim(const struct shape *s)
+/* Heads of the layers of layer_wide[] (1) or of the others (0), and of a layer. */
+static inline int shape_head_dim_of(const struct shape *s, int wide)
 {
-    return s->latent_key > 0 ? s->rope_dim + s->latent_key : s->head_dim;
+    return wide ? s->wide_head_dim : s->head_dim;
 }
-static inline int shape_output_dim(const struct shape *s)
+static inline int shape_kv_heads_of(const struct shape *s, int wide)
 {
-    return s->latent_key > 0 ? s->latent_value : s->head_dim;
+    return wide ? s->wide_kv_heads : s->n_kv_heads;
+}
+static inline int shape_head_dim(const struct shape *s, int layer)
+{
+    return shape_head_dim_of(s, s->layer_wide[layer]);
+}
+static inline int shape_kv_heads(const struct shape *s, int layer)
+{
+    return shape_kv_heads_of(s, s->layer_wide[layer]);
+}
+/* Numbers of a query's head before and of its output after the head's own matrices. */
+static inline int shape_query_dim(const struct shape *s, int layer)
+{
+    return s->latent_key > 0 ? s->rope_dim + s->latent_key : shape_head_dim(s, layer);
+}
+static inline int shape_output_dim(const struct shape *s, int layer)
+{
+    return s->latent_key > 0 ? s->latent_value : shape_head_dim(s, layer);
+}
+/* 1: a matrix makes the values of a layer. */
+static inline int shape_has_values(const struct shape *s, int layer)
+{
+    return s->latent_key == 0 && !(s->tied_kv && s->layer_wide[layer]);
 }
 /* Numbers of a token's keys and values in a layer. */
-static inline int64_t shape_kv_numbers(const struct shape *s)
+static inline int64_t shape_kv_numbers(const struct shape *s, int layer)
 {
-    return (s->latent_key > 0 ? 1 : 2) * (int64_t)s->n_kv_heads * s->head_dim;
+    return (s->latent_key > 0 ? 1 : 2) * (int64_t)shape_kv_heads(s, layer) *
+           shape_head_dim(s, layer);
+}
+/* The most of any layer: numbers of a head, KV heads, numbers of a token's keys and values. */
+int shape_head_most(const struct shape *s);
+int shape_kv_heads_most(const struct shape *s);
+int64_t shape_kv_numbers_most(const struct shape *s);
+/* Rotated numbers of a head in a layer, and by the table of angles. */
+static inline int shape_rope_width(const struct shape *s, int table)
+{
+    return table == 0 && s->wide_head_dim > 0 ? s->wide_head_dim : s->rope_dim;
+}
+static inline int shape_rope_dim(const struct shape *s, int layer)
+{
+    return shape_rope_width(s, s->layer_rope[layer]);
 }
 /* Numbers of a layer's matrices before and after attention. */
-int64_t shape_before_numbers(const struct shape *s);
-int64_t shape_after_numbers(const struct shape *s);
+int64_t shape_before_numbers(const struct shape *s, int layer);
+int64_t shape_after_numbers(const struct shape *s, int layer);
 /* attn_scale, or 1 / sqrt(head_dim) if that is 0. */
 float shape_attn_scale(const struct shape *s);
 static inline int shape_has_experts(const struct shape *s, int layer)

@@ -320,7 +320,7 @@ def shapes(tally, p, a):
         said = re.search(r"^# ([\d.]+) G parameters; K and V of a token take ([\d,]+) bytes in bf16\.$", text, re.M)
         found = []
         dense = re.search(r"^dense_layers = (\d+)", text, re.M)
-        period = 4 if "state_v_heads" in text else 1  # three layers with a state, one that attends
+        period = 4 if "state_v_heads" in text else 6 if "wide_head_dim" in text else 1  # layers of two kinds, in this order
         least = int(dense[1]) + 1 if dense else period
         for few in (least, least + period):
             p.write(name, re.sub(r"^layers = \d+", f"layers = {few}", text, flags=re.M).encode())

@@ -41,6 +41,8 @@ static const struct {
     {"configs/glm-4.7-flash.cfg", "glm4_moe_lite", 29.943},
     {"configs/minimax-m2.cfg", "minimax_m2", 228.690},
     {"configs/gpt-oss-20b.cfg", "gpt_oss", 20.915},
+    {"configs/gemma4-26b-a4b.cfg", "gemma4", 25.233},
+    {"configs/gemma4-31b.cfg", "gemma4", 30.697},
 };
 
 /* Every matrix and vector of the shape, the tied head once. */
@@ -50,10 +52,11 @@ static double count_params(const struct pack_provider *p)
     for (int role = 0; role < N_ROLES; role++) {
         if (!(p->roles & ROLE_BIT(role)) || (role == ROLE_HEAD && p->tied))
             continue;
-        int n, k;
-        role_dims(&p->shape, (enum tensor_role)role, &n, &k);
-        for (int layer = 0; layer < pack_copies(p, (enum tensor_role)role); layer++)
+        for (int layer = 0; layer < pack_copies(p, (enum tensor_role)role); layer++) {
+            int n, k;
+            role_dims(&p->shape, (enum tensor_role)role, layer, &n, &k);
             n_params += pack_has(p, (enum tensor_role)role, layer) ? (double)n * k : 0;
+        }
     }
     return n_params;
 }

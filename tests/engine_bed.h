@@ -222,7 +222,8 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
     double share[SHAPE_LAYERS_MAX];
     const int pyramid = evict == &UNEVEN || evict == &UNEVEN_TURNS;
     kv_pyramid(share, s->n_layers, pyramid ? 4 : 1);
-    assert_int_equal(kv_kinds_make(&b->kinds, s->layer_window, share, NULL, 0, s->n_layers), 0);
+    assert_int_equal(kv_kinds_make(&b->kinds, s->layer_window, NULL, share, NULL, 0, s->n_layers),
+                     0);
     b->evict.kinds = &b->kinds;
     b->format = evict == &RINGS ? KV_MIXED : compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
     b->ops = (struct ops){.isa = isa_best(), .compute = compute};

@@ -512,10 +512,10 @@ def score(model, context, continuation, rule=None, kv="f32", simulate=False, fol
     state, last = prompt_pass(model, context, n_tokens)
     pos = np.arange(len(context), len(context) + len(continuation))
     h = model.embed(continuation, pos)
-    of_values = rotation(model.head_dim, kv)
-    of_keys = rotation(model.head_dim, "f32" if by_slot else kv)  # by_slot: stored before RoPE
     for layer in range(model.layers):
-        qkv = model.qkv(layer, h, pos, n_tokens)
+        qkv = model.qkv(layer, h, pos, n_tokens)  # heads of the model are those of this layer from here on
+        of_values = rotation(model.head_dim, kv)
+        of_keys = rotation(model.head_dim, "f32" if by_slot else kv)  # by_slot: stored before RoPE
         prompt = state[layer]
         if by_slot:
             prompt, qkv = turn_back(model, prompt, qkv)

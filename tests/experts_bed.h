@@ -31,6 +31,7 @@ static inline struct route_args route_way(uint64_t way, float *logits, int strid
     return (struct route_args){.logits = logits,
                                .logits_stride = stride,
                                .bias = way & 4 ? bias : NULL,
+                               .scales = way % 5 == 1 ? bias : NULL,
                                .to = to,
                                .m = m,
                                .alone = way & 1,

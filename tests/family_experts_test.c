@@ -82,7 +82,7 @@ static void test_experts_apart(void **state)
     expect_good();
     assert_true(model.shape.n_experts == EXPERTS && model.shape.n_experts_used == USED &&
                 model.shape.route_alone == 1 && model.shape.ffn_dim == FFN);
-    role_dims(&model.shape, ROLE_DOWN, &n, &k);
+    role_dims(&model.shape, ROLE_DOWN, 0, &n, &k);
     assert_true(n == EXPERTS * DIM && k == FFN);
     assert_int_equal(family_parts(&model, ROLE_UP), EXPERTS);
     assert_string_equal(family_part(&model, &source, ROLE_UP, 1, 3)->name,
@@ -189,7 +189,7 @@ static void test_two_kinds(void **state)
     expect_good();
     assert_true(model.shape.layer_dense[0] == 1 && model.shape.layer_dense[1] == 0);
     assert_true(model.shape.dense_dim == FFN && model.shape.ffn_dim == 96);
-    role_dims(&model.shape, ROLE_DENSE_DOWN, &n, &k);
+    role_dims(&model.shape, ROLE_DENSE_DOWN, 0, &n, &k);
     assert_true(n == DIM && k == FFN);
     assert_true(role_in_layer(&model.shape, ROLE_DENSE_UP, 0) &&
                 !role_in_layer(&model.shape, ROLE_DENSE_UP, 1) &&
@@ -392,11 +392,11 @@ static void test_gpt_oss(void **state)
         struct family_model narrow = model;
         int n, k;
         narrow.file_ffn = FFN - 16; // an expert's last rows in the pack are zeros
-        family_file_dims(&narrow, ROLE_UP_B, &n, &k);
+        family_file_dims(&narrow, ROLE_UP_B, 0, &n, &k);
         assert_true(n == EXPERTS * (FFN - 16) && k == 1);
-        family_file_dims(&narrow, ROLE_DOWN, &n, &k);
+        family_file_dims(&narrow, ROLE_DOWN, 0, &n, &k);
         assert_true(n == EXPERTS * DIM && k == FFN - 16);
-        family_file_dims(&narrow, ROLE_DOWN_B, &n, &k);
+        family_file_dims(&narrow, ROLE_DOWN_B, 0, &n, &k);
         assert_true(n == EXPERTS * DIM && k == 1);
         assert_int_equal(family_file_row(&narrow, ROLE_UP_B, FFN - 16), -1);
         assert_int_equal(family_file_row(&narrow, ROLE_DOWN_B, FFN - 16), FFN - 16);

@@ -19,7 +19,7 @@ struct fake {
     char names[FAKE_MAX][160];
     int n_tensors;
     const float *rope_freqs; // bytes of rope_freqs.weight
-    const float *numbers;    // of the tensors *.act_fn.*, in their order
+    const float *numbers;    // of the tensors that are one number, in their order
     const char *types[8];    // layer_types, mlp_layer_types
     int n_types;
     int64_t ints[8];
@@ -183,16 +183,21 @@ const struct source_tensor *source_find(const struct source *s, const char *name
     return NULL;
 }
 
+static int is_number(const struct source_tensor *t)
+{
+    return strstr(t->name, ".act_fn.") || strstr(t->name, ".layer_scalar");
+}
+
 enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,
                      int64_t n_bytes, void *buf)
 {
     (void)s;
     if (t->dtype == N_DTYPES)
         return fail(ERR_INPUT, "fake: tensor %s: format not supported", t->name);
-    if (strstr(t->name, ".act_fn.")) {
+    if (is_number(t)) {
         int at = 0;
         for (int i = 0; &fake.tensors[i] != t; i++)
-            at += strstr(fake.tensors[i].name, ".act_fn.") != NULL;
+            at += is_number(&fake.tensors[i]);
         memcpy(buf, fake.numbers + at, (size_t)n_bytes);
         return OK;
     }

@@ -75,9 +75,9 @@ static void test_rows(void **state)
                     s->latent_key == KEY && s->latent_value == VALUE &&
                     s->latent_query == queries * QUERY && s->n_groups == 0);
         assert_true(fabsf(s->attn_scale - 1 / sqrtf(head)) < 1e-7f);
-        assert_true(shape_kv_numbers(s) == LATENT + TURNED);
+        assert_true(shape_kv_numbers(s, 0) == LATENT + TURNED);
         struct kv_layout pages;
-        model_kv_layout(s, KV_BF16, &pages);
+        model_kv_layout(s, 0, KV_BF16, &pages);
         assert_true(pages.v_offset == 0 && pages.head_dim == LATENT + TURNED);
         assert_false(model.roles & ROLE_BIT(ROLE_V));
         assert_int_equal(family_source_row(&model, ROLE_Q, head), head + KEY);

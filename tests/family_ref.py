@@ -20,6 +20,7 @@ ACTS = {
     "relu": lambda x: np.maximum(x, 0),
 }
 ACTS["gelu_pytorch_tanh"] = ACTS["gelu_new"]
+GEMMA4 = "gemma4_text"
 LATENT = ("deepseek_v3", "glm4_moe_lite", "deepseek_v2", "mistral4")  # attention
 LOGISTIC = ("glm4_moe", "solar_open", "dots1", "minimax_m2", "deepseek_v3", "glm4_moe_lite")  # of routers
 NOT_NORMED = ("qwen2_moe", "qwen3_moe", "glm4_moe", "solar_open", "dots1", "olmoe", *LATENT)  # unless norm_topk_prob
@@ -57,11 +58,13 @@ class Family:
                                         for of, default in (("attn", 50.0), ("final", 30.0)))
         act = c.get("hidden_activation") or c.get("hidden_act") or c.get("activation_function", "gelu_new")
         self.act = ACTS.get("gelu_new" if self.kind == "gemma" else act)  # xIELU has numbers of each layer
-        self.plus = 1.0 if self.kind.startswith("gemma") else 0.0
+        self.plus = 1.0 if self.kind.startswith("gemma") and self.kind != GEMMA4 else 0.0
         self.route_gap = math.inf  # the least lead of a chosen expert over the rest, of all tokens so far
         if self.kind in LATENT:
             self.kv_heads, self.head_dim = 1, c["qk_rope_head_dim"] + c["kv_lora_rank"]
             self.scale = (c["qk_nope_head_dim"] + c["qk_rope_head_dim"]) ** -0.5
+        if self.kind == GEMMA4:
+            self.scale = 1.0
         self.set_rope()
         self.names()
 
@@ -71,11 +74,12 @@ class Family:
         c = self.c
         rope = dict(c.get("rope_parameters") or c.get("rope_scaling") or {})
         rope = dict(rope.get("full_attention", rope))
-        rope.setdefault("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0)))
+        usual = 1e6 if self.kind == GEMMA4 else c.get("rotary_emb_base", 10000.0)
+        rope.setdefault("rope_theta", c.get("rope_theta", usual))
         partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct")))
         if "rotary_dim" in c:
             partial = c["rotary_dim"] / self.head_dim
-        partial = {"gpt_neox": 0.25, "stablelm": 0.25, "glm4_moe": 0.5}.get(self.kind, 1.0) if partial is None else partial
+        partial = {GEMMA4: 0.25, "gpt_neox": 0.25, "stablelm": 0.25, "glm4_moe": 0.5}.get(self.kind, 1.0) if partial is None else partial
         kind = rope.get("rope_type", rope.get("type", "default"))
         self.turned = self.c["qk_rope_head_dim"] if self.kind in LATENT else int(self.head_dim * partial)
         base = rope["rope_theta"] ** (np.arange(0, self.turned, 2) / self.turned)
@@ -83,6 +87,11 @@ class Family:
         usual = c.get("rope_local_base_freq", 5e5 if self.kind == "olmo3" else 1e4)
         local = (c.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta", usual)
         self.local_freq = local ** -(np.arange(0, self.turned, 2) / self.turned)
+        if self.kind == GEMMA4:  # of the wider heads of layers without a window some pairs stand still
+            wide = c.get("global_head_dim", 512)
+            self.freq = rope["rope_theta"] ** -(np.arange(0, wide, 2) / wide)
+            self.freq[int(partial * wide // 2) :] = 0
+            self.local_freq = local ** -(np.arange(0, self.head_dim, 2) / self.head_dim)
         if kind == "linear":
             self.freq = self.freq / rope["factor"]
         if kind == "llama3":
@@ -116,7 +125,9 @@ class Family:
         self.rope_scale = rope.get("attention_factor", self.rope_scale)
 
     def is_local(self, layer):
-        every = {"gemma2": 2, "gemma3_text": 6, "olmo3": 4, "exaone4": 4, "cohere2": 4}.get(self.kind)
+        if self.kind == GEMMA4 and layer == self.layers - 1:  # whatever is listed
+            return False
+        every = {"gemma2": 2, "gemma3_text": 6, GEMMA4: 6, "olmo3": 4, "exaone4": 4, "cohere2": 4}.get(self.kind)
         if every is None:
             return False
         types, every = self.c.get("layer_types"), self.c.get("sliding_window_pattern", every)
@@ -161,7 +172,7 @@ class Family:
             return x
         freq = self.long_freq if n_tokens > self.long_from else self.freq
         scale = self.rope_scale
-        if self.kind in ("gemma3_text", "olmo3") and self.is_local(layer):
+        if self.kind in ("gemma3_text", GEMMA4, "olmo3") and self.is_local(layer):
             freq, scale = self.local_freq, 1.0
         angle = np.outer(pos, freq)[:, None]
         cos, sin = np.cos(angle) * scale, np.sin(angle) * scale
@@ -234,7 +245,10 @@ class Family:
         if fused:
             parts = cut(self.linear(p + fused, x), (q, kv, kv))
         else:
-            parts = [self.linear(f"{p}self_attn.{name}_proj", x) for name in "qkv"]
+            tied = f"{p}self_attn.v_proj.weight" not in self.w  # values are keys as they are here
+            parts = [self.linear(f"{p}self_attn.{name}_proj", x) for name in ("qkk" if tied else "qkv")]
+        if self.kind == GEMMA4:
+            parts[2] = self.rms_norm(parts[2].reshape(n, -1, self.head_dim), 1.0)
         if self.kind in ("olmo2", "olmo3", "olmoe", "minimax_m2"):
             parts[:2] = [self.rms_norm(y, self.w[f"{p}self_attn.{name}_norm.weight"]) for name, y in zip("qk", parts)]
         return [y.reshape(n, -1, self.head_dim) for y in parts]
@@ -242,7 +256,7 @@ class Family:
     def qk_norms(self, p, x, name):
         if self.kind == "cohere" and self.c.get("use_qk_norm"):
             return self.layer_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"])
-        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text", "exaone4", "apertus", "dots1") or self.c.get("use_qk_norm"):
+        if self.kind in ("qwen3", "qwen3_moe", "gemma3_text", GEMMA4, "exaone4", "apertus", "dots1") or self.c.get("use_qk_norm"):
             return self.rms_norm(x, self.w[f"{p}self_attn.{name}_norm.weight"] + self.plus)
         if self.kind == "stablelm" and self.c.get("qk_layernorm"):
             weights = [self.w[f"{p}self_attn.{name}_layernorm.norms.{h}.weight"] for h in range(x.shape[1])]
@@ -279,8 +293,19 @@ class Family:
         x = attention.reshape(len(attention), self.heads, -1)[..., self.turned :]
         return np.einsum("nhl,hvl->nhv", x, self.of_heads(p)[1]).reshape(len(attention), -1)
 
+    def set_heads(self, layer):
+        """Those of the layer."""
+        if self.kind != GEMMA4:
+            return
+        c, local = self.c, self.is_local(layer)
+        self.kv_heads = c.get("num_key_value_heads", 4)
+        if not local and c.get("attention_k_eq_v"):
+            self.kv_heads = c.get("num_global_key_value_heads") or self.kv_heads
+        self.turned = self.head_dim = c.get("head_dim", 256) if local else c.get("global_head_dim", 512)
+
     def qkv(self, layer, h, pos, n_tokens):
         p = self.p.format(layer)
+        self.set_heads(layer)
         x = h if self.kind in OF_BRANCHES else self.norm(p + self.norm1, h)
         q, k, v = self.projections(p, x)
         q, k = self.qk_norms(p, q, "q"), self.qk_norms(p, k, "k")
@@ -345,6 +370,20 @@ class Family:
             out[rows] += share[rows, rank, None] * self.expert(p, e, x[rows])
         return out + self.shared(p, x)
 
+    def beside(self, p, h):
+        """Experts beside the MLP, with norms of their own: gemma4."""
+        k, x = self.c["top_k_experts"], self.norm(p + "pre_feedforward_layernorm_2", h)
+        logits = self.linear(p + "router.proj", self.rms_norm(h, self.w[p + "router.scale"] * self.dim**-0.5))
+        self.near(logits, k, logits, 1)
+        chosen = np.argsort(-logits, axis=-1, kind="stable")[:, :k]
+        share = softmax(np.take_along_axis(logits, chosen, -1)) * self.w[p + "router.per_expert_scale"][chosen]
+        out = np.zeros_like(x)
+        for e in range(logits.shape[-1]):
+            rows, rank = np.nonzero(chosen == e)
+            gate, up = np.split(x[rows] @ self.w[p + "experts.gate_up_proj"][e].T, 2, axis=-1)
+            out[rows] += share[rows, rank, None] * (self.act(gate) * up @ self.w[p + "experts.down_proj"][e].T)
+        return self.norm(p + "post_feedforward_layernorm_2", out)
+
     def xielu(self, p, x):
         above, below = (np.log1p(np.exp(self.w[f"{p}mlp.act_fn.alpha_{name}"])) for name in "pn")
         return np.where(x > 0, above * x * x, (0.5 + below) * (np.expm1(np.minimum(x, 0)) - x)) + 0.5 * x
@@ -381,6 +420,12 @@ class Family:
     def after(self, layer, h, attention):
         p, kind = self.p.format(layer), self.kind
         a = self.linear(p + self.o, self.outputs(p, attention) if kind in LATENT else attention)
+        if kind == GEMMA4:
+            h = h + self.norm(p + "post_attention_layernorm", a)
+            x = self.gated(p + "mlp.", self.norm(p + "pre_feedforward_layernorm", h))
+            if self.c.get("enable_moe_block"):
+                x = self.norm(p + "post_feedforward_layernorm_1", x) + self.beside(p, h)
+            return (h + self.norm(p + "post_feedforward_layernorm", x)) * self.w[p + "layer_scalar"]
         if kind in ("gemma2", "gemma3_text"):
             h = h + self.norm(p + "post_attention_layernorm", a)
             x = self.mlp(p, self.norm(p + "pre_feedforward_layernorm", h))

@@ -118,13 +118,13 @@ fault("scaled angles are turned back unscaled", "kernels/cpu/slots.c", "const fl
 fault("forced tokens come rotated as well", "engine/line/layer_attend.c", "if (cuts[i].span->kind == SPAN_PROMPT)\n            rope_rows",
       "if (cuts[i].n > 0)\n            rope_rows", ROLLING)
 fault("the second table of angles is the first", "engine/line/layer_attend.c",
-      "table = s->layer_rope[layer] * w->rope_rows, at", "table = 0, at", ROLLING)
+      "const int table = s->layer_rope[layer];", "const int table = 0;", ROLLING)
 fault("queries that positions as ranks turn do not grow", "engine/line/layer_attend.c",
-      "w->slot_factors ? w->slot_factors + table : NULL", "NULL", ROLLING)
+      "w->slot_factors ? w->slot_factors + first : NULL", "NULL", ROLLING)
 fault("queries grow by the rank before theirs", "kernels/cpu/attend_forced_split.inc",
       "a->rope.factors[u->n_live]", "a->rope.factors[u->n_live > 0 ? u->n_live - 1 : 0]", RANK)
 fault("rows that attend apart have no angles", "engine/line/layer.c",
-      "tables[t] && row < all;", "tables[t] == w->sin && row < all;", ROLLING)
+      "tables[t] && pos < w->rope_rows;", "tables[t] == w->sin && pos < w->rope_rows;", ROLLING)
 fault("rows end at the context whatever their positions", "engine/job/request.c",
       "return max_i64(f->defaults->context, f->defaults->tokens_max);", "return f->defaults->context;", ROLLING)
 fault("a fraction of the tokens may exceed the context", "policy/evict.c", "floor(((double)context - 1) / budget)",
@@ -134,7 +134,7 @@ fault("positions are no part of the answer", "engine/api/run_setup.c",
 fault("learned positions roll", "engine/api/run_setup.c", "if (s->position != POSITION_ROPE)\n        return fail",
       "if (s->position != POSITION_ROPE && s->dim < 0)\n        return fail", ROLLING)
 fault("tables of angles end with the prompt", "engine/line/layer.c", "max_i64(work->prompt_max, work->slots_max + 1)", "work->prompt_max", "plan_test")
-fault("attention by rank costs nothing", "policy/attention.c", "return 2.0 * 4 * s->n_kv_heads * s->head_dim;", "return 0;", "cost_test")
+fault("attention by rank costs nothing", "policy/attention.c", "return 2.0 * 4 * shape_kv_heads_of(s, wide) * shape_head_dim_of(s, wide);", "return 0;", "cost_test")
 fault("attend.cu: a key turns by its slot", ATTEND_CU, "s.rank = t.kv.slot_rank[", "s.rank = 0 * t.kv.slot_rank[", SIMT_ATTEND)
 fault("attend_join.cu: a victim leaves a gap", JOIN_CU, "of[i] -= of[i] > gone;", "of[i] -= 0 * (of[i] > gone);", SIMT_ATTEND)
 fault("slots.cu: kept keys stay rotated", "kernels/cuda/slots.cu", "if (v || !rope->cos || d >= rope->rope_dim)", "if (d >= 0)", SIMT_ATTEND)

@@ -241,11 +241,11 @@ fault("a row's own pages are its neighbour's", "engine/line/batch.c",
       "own > 0 ? r * own + page : batch", "own > 0 ? 0 * r * own + page : batch",
       "simulate_test", "engine_test", "line_device_test")
 fault("pools of windows stand where others would", "engine/line/home.c",
-      "*at += plan_kv_pages(p, layer) * c->set->costs->kv_page_bytes;",
-      "*at += plan_own_pages(p, layer) * c->set->costs->kv_page_bytes;", "line_device_test", "engine_test")
+      "*at += plan_kv_pages(p, layer) *",
+      "*at += plan_own_pages(p, layer) *", "line_device_test", "engine_test")
 fault("positions of a layer begin where those of another size would", "engine/line/layer_spans.c",
-      "plan_kv_slots_before(w->plan, layer, ring);",
-      "(plan_kv_slots(w->plan, layer) + ring) * layer;",
+      "plan_kv_slots_before(w->plan, w->shape, layer, ring);",
+      "(plan_kv_slots(w->plan, layer) + ring) * layer * w->shape->n_kv_heads;",
       "line_device_test", "engine_test")
 fault("a layer's rule is that of the first", "engine/line/layer_spans.c",
       "evict_in_kind(w->evict, &row->evict, plan_kind(w->plan, w->layer),",

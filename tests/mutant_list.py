@@ -45,8 +45,8 @@ fault("a page that fills up is not moved to its frame", "engine/line/layer_spans
 fault("a tail page is moved 64 bytes short", "engine/line/layer_spans.c",
       "                 w->rows.layout.page_bytes);\n", "                 w->rows.layout.page_bytes - 64);\n", BYTES)
 fault("the tail of another layer", "engine/line/home_kv.c",
-      "    return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;",
-      "    return h->kv_tails + (at > 1 ? at - 1 : at) * h->plan->batch * h->kv.page_bytes;", BYTES)
+      "    return h->kv_tails + at * h->plan->batch * h->kv_tail_bytes;",
+      "    return h->kv_tails + (at > 1 ? at - 1 : at) * h->plan->batch * h->kv_tail_bytes;", BYTES)
 fault("a KV extent is that of the batch before", "engine/line/home_kv.c",
       "return ((int64_t)layer * h->plan->batches + batch) * plan_pool_pages(h->plan);",
       "return ((int64_t)layer * h->plan->batches + (batch > 1 ? batch - 1 : batch)) * plan_pool_pages(h->plan);", BYTES, DISORDER)
@@ -212,7 +212,7 @@ fault("layers without positions turn", "engine/line/layer_spans.c",
 fault("branches are added whole", "engine/line/layer_ffn.c",
       "layer_mix(w, x, branch, 1, s->branch_scale,", "layer_mix(w, x, branch, 1, 1,", "family_golden.py --only granite")
 fault("every head of q is normed by the first one's weight", "engine/line/layer_decode.c",
-      "        args.weight += s->head_dim;\n", "", "family_golden.py --only stablelm")
+      "        args.weight += dim;\n", "", "family_golden.py --only stablelm")
 fault("a weight that nobody reads is no matter", "engine/model/families/family.c",
       "                TRY(check_strangers(m, s, i, ROLE_NORM1_W));\n", "", "family_test")
 
@@ -474,7 +474,7 @@ fault("the page that a prompt fills in part goes to the frame", "engine/line/lay
 fault("scores of a prompt stay on the device", "engine/line/layer_parts.c:send_kept",
       "        ops_copy(copies, home->slot_score + at, rows->slot_score, n_bytes);\n", "", LINE)
 fault("what prompts leave has a page too few", "engine/line/cross.c:place_kept",
-      "pages * costs->kv_page_bytes", "(pages - 1) * costs->kv_page_bytes", LINE)
+      "pages * plan_page_most(p, costs)", "(pages - 1) * plan_page_most(p, costs)", LINE)
 fault("layers with a window attend in the scratch of scores", "kernels/cpu/cpu.h",
       "int64_t logits = max_i64(all, SPLIT_SLOTS);", "int64_t logits = scores ? all : SPLIT_SLOTS;", LINE)
 fault("attention comes back as the other width", CROSS_C,
@@ -534,11 +534,11 @@ fault("the budget is one page off", "policy/plan.c",
       "is_over(bytes->ram, budget->ram,", "is_over(bytes->ram - 4096, budget->ram,",
       "plan_test", "engine_test")
 fault("a KV frame has no place", "engine/line/home.c:place_kv",
-      "CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n, pages * page)",
-      "CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n - 1, pages * page)", "engine_test")
+      "CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n, plan_pool_bytes(p, costs))",
+      "CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n - 1, plan_pool_bytes(p, costs))", "engine_test")
 fault("parts overlap", "engine/line/carve.c", "round_up(all, CARVE_ALIGN)", "round_up(all - 64, CARVE_ALIGN)", "engine_test")
 fault("scores of prompts have no place", "engine/line/layer.c",
-      "(int64_t)w->prompt_page_cap * PAGE_SLOTS * s->n_kv_heads);", "0);", "engine_test")
+      "(int64_t)w->prompt_page_cap * PAGE_SLOTS * shape_kv_heads_most(s));", "0);", "engine_test")
 fault("what is placed differs from what was measured", "engine/line/layer.c:layer_place_apart",
       "if (w->evict->positions == EVICT_POSITIONS_SLOT)\n", "if (w->slot_cos)\n", LINE)
 

@@ -40,7 +40,7 @@ fault("RAM is not held against its budget", "policy/plan.c:plan_check",
 fault("disk is not held against its budget", "policy/plan.c:plan_check",
       'is_over(bytes->disk, budget->disk, "disk", "disk", why, why_cap)', "0", "plan_test")
 fault("KV on disk takes no disk", "engine/line/home.c:home_place_stays",
-      "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, pages[TIER_NVME] * page);", "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, 0);", "plan_test")
+      "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, kv[TIER_NVME]);", "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, 0);", "plan_test")
 fault("scratch is not reserved", "offload/tier_nvme.c:tier_nvme_open",
       "int e = posix_fallocate(t->fd, 0, t->n_bytes);", "int e = ftruncate(t->fd, t->n_bytes) == 0 ? 0 : errno;",
       "nth_test.py --only calls")

@@ -25,6 +25,7 @@ import mutant_list  # noqa: F401  fills MUTANTS, as the next ones do
 import mutant_evict  # noqa: F401
 import mutant_cuda  # noqa: F401
 import mutant_formats  # noqa: F401
+import mutant_gemma4  # noqa: F401
 import mutant_likes  # noqa: F401
 import mutant_mla  # noqa: F401
 import mutant_outputs  # noqa: F401

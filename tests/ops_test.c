@@ -383,7 +383,7 @@ static void norms_overflow(void **state)
             }
             struct norm_args a = {.x = x,
                                   .y = y,
-                                  .weight = w,
+                                  .weight = isa & 1 ? w : NULL,
                                   .m = 2,
                                   .dim = DIM,
                                   .x_stride = DIM,

@@ -75,7 +75,7 @@ static enum err fake_rows(void *impl, enum tensor_role role, int layer, int firs
 {
     struct fake *f = impl;
     int rows, k;
-    role_dims(fake_shape, role, &rows, &k);
+    role_dims(fake_shape, role, layer, &rows, &k);
     assert_true(first >= 0 && n > 0 && n <= PANEL_ROWS && first + n <= rows);
     if (f->fail_after == 0)
         return fail(ERR_IO, "fake: no more rows");

@@ -456,7 +456,7 @@ static void test_evict_slots(void **state)
     const int32_t some[] = {0, 17, 0, 33}, all[] = {33, 17}, none[] = {0, 0};
     struct kv_kinds kinds;
     full.kinds = &kinds;
-    assert_int_equal(kv_kinds_make(&kinds, some, NULL, NULL, 0, 4), 0);
+    assert_int_equal(kv_kinds_make(&kinds, some, NULL, NULL, NULL, 0, 4), 0);
     assert_int_equal(evict_kinds(&full), 3);
     assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 510);
     assert_int_equal(evict_slots_max(&full, 1, 500, 10), 32); // and the token at hand
@@ -466,116 +466,12 @@ static void test_evict_slots(void **state)
     assert_int_equal(evict_layer_kind(&full, 3), 1);
     struct evict small = {.policy = EVICT_H2O, .budget = 24, .sink = -1, .kinds = &kinds};
     assert_int_equal(evict_slots_max(&small, 1, 500, 10), 24);
-    assert_int_equal(kv_kinds_make(&kinds, all, NULL, NULL, 0, 2), 0);
+    assert_int_equal(kv_kinds_make(&kinds, all, NULL, NULL, NULL, 0, 2), 0);
     assert_int_equal(evict_kinds(&full), 2);
     assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 32);
-    assert_int_equal(kv_kinds_make(&kinds, none, NULL, NULL, 0, 2), 0);
+    assert_int_equal(kv_kinds_make(&kinds, none, NULL, NULL, NULL, 0, 2), 0);
     assert_int_equal(evict_kinds(&full), 1);
     assert_int_equal(evict_slots_max(&full, KV_MOST, 500, 10), 510);
-}
-
-static int64_t layer_budget(const struct evict *e, int layer)
-{
-    return evict_slots_max(e, evict_layer_kind(e, layer), 100000, 10);
-}
-
-/* Layers of one model hold different numbers of slots, together no more than was asked for; what is
- * protected is in all of them. */
-static void test_layers_share_a_budget(void **state)
-{
-    (void)state;
-    enum { LAYERS = 30, MOST = 128, WINDOW = 32 };
-    const int32_t none[SHAPE_LAYERS_MAX] = {0};
-    double share[SHAPE_LAYERS_MAX];
-    struct kv_kinds kinds;
-    struct evict e = {.policy = EVICT_SNAPKV,
-                      .budget = MOST + WINDOW,
-                      .recent = WINDOW,
-                      .recent_set = 1,
-                      .sink = 0,
-                      .kinds = &kinds};
-    kv_pyramid(share, LAYERS, 20);
-    /* As in Zefan-Cai/KVCache-Factory: least = 128 / 20, most = 2 x 128 - least, even steps. */
-    assert_true(fabs(share[0] * MOST - 249.6) < 1e-9 &&
-                fabs(share[LAYERS - 1] * MOST - 6.4) < 1e-9);
-    assert_int_equal(kv_kinds_make(&kinds, none, share, NULL, 0, LAYERS), 0);
-    assert_int_equal(kinds.n, KV_KINDS_SLOTS);
-    int64_t sum = 0;
-    for (int layer = 0; layer < LAYERS; layer++) {
-        int64_t is = layer_budget(&e, layer), asked = WINDOW + (int64_t)(share[layer] * MOST);
-        sum += is;
-        assert_in_range(is, asked - 17, asked + 17); // a step is four layers
-        assert_true(layer == 0 || is <= layer_budget(&e, layer - 1));
-    }
-    assert_in_range(sum, LAYERS * (MOST + WINDOW) - LAYERS, LAYERS * (MOST + WINDOW));
-    kv_pyramid(share, 5, 20); // few enough: each layer its own
-    assert_int_equal(kv_kinds_make(&kinds, none, share, NULL, 0, 5), 0);
-    for (int layer = 0; layer < 5; layer++)
-        assert_int_equal(layer_budget(&e, layer),
-                         WINDOW + (int)(249 * (1.95 - layer * 0.475) / 1.95 + 1e-9));
-    e = (struct evict){.policy = EVICT_STREAMING, .budget = 100, .sink = 4, .kinds = &kinds};
-    struct evict rule;
-    struct evict_row row, last;
-    assert_int_equal(evict_row_init(&e, 1000, 10, &row), 0);
-    evict_in_kind(&e, &row, 4, &rule, &last); // the sink stays, all else is recent
-    assert_true(row.budget == 4 + 187 && row.recent == 187 && row.sink == 4);
-    assert_true(last.budget == 4 + 4 && last.recent == 4 && last.sink == 4);
-    kv_pyramid(share, 5, 1);
-    assert_int_equal(kv_kinds_make(&kinds, none, share, NULL, 0, 5), 0);
-    assert_int_equal(kinds.n, 1);
-    assert_int_equal(layer_budget(&e, 3), 100);
-}
-
-/* Windows take kinds first, shares what they leave; a window's layer holds what its window lets it
- * and counts for none. */
-static void test_windows_and_shares(void **state)
-{
-    (void)state;
-    int32_t windows[SHAPE_LAYERS_MAX] = {0};
-    double share[SHAPE_LAYERS_MAX];
-    struct kv_kinds kinds;
-    for (int layer = 0; layer < 24; layer++) {
-        windows[layer] = layer % 2 ? 65 : 0;
-        share[layer] = 1 + layer;
-    }
-    assert_int_equal(kv_kinds_make(&kinds, windows, share, NULL, 0, 24), 0);
-    assert_int_equal(kinds.n, KV_KINDS_SLOTS);
-    double mean = 0;
-    for (int layer = 0; layer < 24; layer++) {
-        const struct kv_kind *k = &kinds.of[kinds.layer[layer]];
-        assert_int_equal(k->window, windows[layer]);
-        assert_true(layer % 2 == 0 || k->share == 1);
-        mean += layer % 2 ? 0 : k->share / 12;
-    }
-    assert_true(fabs(mean - 1) < 1e-12);
-    assert_true(kinds.of[KV_MOST].share > kinds.of[1].share && kinds.of[7].window == 65);
-    for (int layer = 0; layer < 9; layer++)
-        windows[layer] = 10 + layer;
-    assert_int_equal(kv_kinds_make(&kinds, windows, NULL, NULL, 0, 9), -1);
-    assert_int_equal(kv_kinds_make(&kinds, windows, NULL, NULL, 0, 8), 0);
-}
-
-/* Layers with a state are one more kind, the last: with as many slots as the state takes, whatever
- * the budget, which the others share alone. */
-static void test_states_are_a_kind(void **state)
-{
-    (void)state;
-    static const int32_t windows[6] = {0, 0, 0, 65, 0, 0};
-    static const uint8_t states[6] = {1, 1, 0, 0, 1, 0};
-    static const double share[6] = {9, 9, 1, 1, 9, 3};
-    struct kv_kinds kinds;
-    const struct evict e = {.policy = EVICT_H2O, .budget = 100, .sink = -1, .kinds = &kinds};
-    assert_int_equal(kv_kinds_make(&kinds, windows, share, states, 96, 6), 0);
-    assert_true(kinds.n == 4 && kv_kinds_of_slots(&kinds) == 3 && kinds.of[3].state == 96);
-    static const uint8_t expected[6] = {3, 3, 1, 2, 3, 0};
-    assert_memory_equal(kinds.layer, expected, 6);
-    assert_true(kinds.of[0].share == 1.5 && kinds.of[1].share == 0.5 && kinds.of[2].window == 65);
-    assert_int_equal(evict_slots_max(&e, 3, 1000, 10), 96);
-    assert_int_equal(evict_slots_max(&e, 3, 1, 1), 96);
-    struct evict rule;
-    struct evict_row row = {.budget = 100};
-    evict_in_kind(&e, &row, 3, &rule, &row);
-    assert_int_equal(rule.policy, EVICT_FULL);
 }
 
 /* Bytes of a plan's workspace; *meta: of what is known of its slots. */
@@ -610,6 +506,46 @@ static void test_ranks_have_room(void **state)
     assert_in_range(all - workspace(&p, &more), 99900 * row - 4096, 99900 * row + 4096);
 }
 
+/* Pages of a kind with other heads are of another size, wherever they are; so are slots. */
+static void test_pages_of_two_sizes(void **state)
+{
+    (void)state;
+    static struct kv_kinds kinds;
+    struct plan_bytes b;
+    char why[256];
+    int64_t bytes[N_TIERS], sum[N_TIERS] = {0};
+    evict = (struct evict){.policy = EVICT_WINDOW, .budget = 600, .sink = -1};
+    shape.wide_head_dim = 64;
+    shape.wide_kv_heads = 3;
+    for (int i = 0; i < 16; i++) {
+        shape.layer_window[i] = i % 2 ? 0 : 65;
+        shape.layer_wide[i] = i % 2;
+    }
+    assert_int_equal(kv_kinds_make(&kinds, shape.layer_window, shape.layer_wide, NULL, NULL, 0, 16),
+                     0);
+    work.kinds = evict.kinds = &kinds;
+    work.slots_kind[1] = evict_slots_max(&evict, 1, 500, 100);
+    costs.kind_page_bytes[1] = 40 * costs.kv_page_bytes;
+    const struct plan p = derived((struct plan){
+        .batch = 8, .batches = 4, .kv_near = 20, .prefill_tokens = 64, .ahead_state = 2});
+    assert_int_equal(p.kind_pages[1], 2);
+    for (int layer = 0; layer < 16; layer++)
+        for (int batch = 0; batch < 4; batch++)
+            sum[plan_kv_home(&p, layer, batch).tier] +=
+                layer % 2 ? p.pages_batch * costs.kv_page_bytes : 8 * 2 * 40 * costs.kv_page_bytes;
+    plan_kv_bytes_on(&p, &costs, bytes);
+    check(&p, &NO_BUDGET, &b, why, sizeof why);
+    for (enum tier_kind tier = TIER_RAM; tier <= TIER_NVME; tier++) {
+        assert_true(sum[tier] > 0 && bytes[tier] == sum[tier]);
+        assert_int_equal(b.by[PLAN_BYTES_kv][tier], sum[tier]);
+    }
+    assert_int_equal(plan_page_most(&p, &costs), 40 * costs.kv_page_bytes);
+    assert_int_equal(plan_pool_bytes(&p, &costs), 8 * 2 * 40 * costs.kv_page_bytes);
+    assert_int_equal(plan_kv_slots_before(&p, &shape, 2, 5),
+                     shape.n_kv_heads * (64 + 5) + 3 * (p.slots_cap + 5));
+    costs.kind_page_bytes[1] = 0;
+}
+
 /* Layers with a window among others that have none hold what it lets them hold, and no more is
  * planned for them; where rows hold less than that they take pages like all others. */
 static void test_windows_have_pools_of_their_own(void **state)
@@ -624,22 +560,22 @@ static void test_windows_have_pools_of_their_own(void **state)
     for (int i = 0; i < 16; i += 2)
         shape.layer_window[i] = 65;
     static struct kv_kinds kinds;
-    assert_int_equal(kv_kinds_make(&kinds, shape.layer_window, NULL, NULL, 0, 16), 0);
+    assert_int_equal(kv_kinds_make(&kinds, shape.layer_window, NULL, NULL, NULL, 0, 16), 0);
     work.kinds = evict.kinds = &kinds;
     work.slots_kind[1] = evict_slots_max(&evict, 1, 500, 100);
     assert_int_equal(work.slots_kind[1], 64);
     p = derived(p);
     assert_int_equal(p.kind_pages[1], 2);
     check(&p, &NO_BUDGET, &b, why, sizeof why);
-    int64_t windowed[N_TIERS] = {0}, pages[N_TIERS], saved = p.pages_batch - 8 * 2;
+    int64_t windowed[N_TIERS] = {0}, bytes[N_TIERS], saved = p.pages_batch - 8 * 2;
     for (int layer = 0; layer < 16; layer += 2)
         for (int batch = 0; batch < 4; batch++)
             windowed[plan_kv_home(&p, layer, batch).tier]++;
-    plan_kv_pages_on(&p, pages);
+    plan_kv_bytes_on(&p, &costs, bytes);
     for (enum tier_kind tier = TIER_RAM; tier <= TIER_NVME; tier++) {
         assert_true(windowed[tier] > 0);
-        assert_int_equal(pages[tier],
-                         plan_kv_count(&p, tier) * p.pages_batch - windowed[tier] * saved);
+        const int64_t pages = plan_kv_count(&p, tier) * p.pages_batch - windowed[tier] * saved;
+        assert_int_equal(bytes[tier], pages * costs.kv_page_bytes);
         assert_int_equal(a.by[PLAN_BYTES_kv][tier] - b.by[PLAN_BYTES_kv][tier],
                          windowed[tier] * saved * costs.kv_page_bytes);
     }
@@ -773,9 +709,7 @@ int main(void)
         cmocka_unit_test_setup(test_search_on_a_device, setup),
         cmocka_unit_test(test_evict_row),
         cmocka_unit_test(test_evict_slots),
-        cmocka_unit_test(test_layers_share_a_budget),
-        cmocka_unit_test(test_windows_and_shares),
-        cmocka_unit_test(test_states_are_a_kind),
+        cmocka_unit_test_setup(test_pages_of_two_sizes, setup),
         cmocka_unit_test_setup(test_ranks_have_room, setup),
         cmocka_unit_test_setup(test_windows_have_pools_of_their_own, setup),
         cmocka_unit_test_setup(test_device_memory, setup),

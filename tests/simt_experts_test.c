@@ -36,6 +36,7 @@ static void routes_are_the_cpus(void **state)
         device_begin(i);
         a.logits = simt_of(raw, m * (n + 1) * 4);
         a.bias = a.bias ? simt_of(bias, n * 4) : NULL;
+        a.scales = a.scales ? simt_of(bias, n * 4) : NULL;
         a.to = device_route(&want, m, 1);
         cuda_route(NULL, &exact, &a);
         const int32_t *got[] = {a.to.first, a.to.pairs, a.to.places};

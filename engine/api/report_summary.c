@@ -55,16 +55,21 @@ static int64_t stored_bytes(const struct run *r)
     return bytes;
 }
 
-/* Most slots of a row, averaged over rows and layers. */
+/* Most slots of a row in a layer, averaged over rows; the same averaged over layers. */
+static double layer_slots(const struct run *r, int layer)
+{
+    const int kind = evict_layer_kind(&r->evict, layer);
+    const double most = (double)r->work.slots_mean;
+    return kind == KV_MOST ? most : fmin(most, (double)r->work.slots_kind[kind]);
+}
+
 static double mean_slots(const struct run *r)
 {
-    const struct shape *s = &r->model->shape;
-    double most = (double)r->work.slots_mean, sum = 0;
-    for (int i = 0; i < s->n_layers; i++)
-        sum += evict_layer_kind(&r->evict, i) == KV_MOST
-                   ? most
-                   : fmin(most, (double)r->work.slots_kind[evict_layer_kind(&r->evict, i)]);
-    return sum / fmax(s->n_layers, 1);
+    const int n = r->model->shape.n_layers;
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += layer_slots(r, i);
+    return sum / fmax(n, 1);
 }
 
 /* KV bytes that one pass reads, for `extents` of all (layer, batch) extents. */
@@ -73,8 +78,11 @@ static double required_kv(const struct run *r, int64_t extents)
     double share = (double)extents / ((double)r->decision.plan.decoder * r->decision.plan.batches);
     double rows =
         fmin((double)r->decision.plan.batch * r->decision.plan.batches, (double)r->work.n_rows);
-    double slot_bytes = (double)r->costs.kv_page_bytes / PAGE_SLOTS;
-    return share * rows * mean_slots(r) * 0.75 * slot_bytes * r->decision.plan.decoder;
+    double n_bytes = 0;
+    for (int i = 0; i < r->model->shape.n_layers; i++)
+        n_bytes += layer_slots(r, i) * 0.75 *
+                   (double)plan_page_bytes(&r->costs, evict_layer_kind(&r->evict, i)) / PAGE_SLOTS;
+    return share * rows * n_bytes;
 }
 
 /* Least seconds per pass to read from NVMe, and to copy to a device. */
@@ -99,8 +107,10 @@ static double required_flops(const struct run *r, const struct job_counts *n)
     double prompt = (double)r->work.prompt_tokens / rows,
            gen = (double)r->work.output_tokens / rows;
     double slots = fmin(prompt + gen / 2, mean_slots(r));
-    double attention =
-        4.0 * s->n_heads * s->head_dim * s->n_layers * (in * prompt / 2 + out * slots);
+    double heads = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        heads += (double)s->n_heads * shape_head_dim(s, i);
+    double attention = 4.0 * heads * (in * prompt / 2 + out * slots);
     return (in + out) * body + out * head + attention;
 }
 

@@ -70,7 +70,7 @@ static int state_slots(const struct run *r)
 {
     const struct shape *s = &r->model->shape;
     struct kv_layout l;
-    kv_layout_init(&l, kv_page_format(r->kv_format), s->n_kv_heads, s->head_dim);
+    model_kv_layout(s, 0, kv_page_format(r->kv_format), &l);
     return (int)ceil_div(shape_state_bytes(s), l.page_bytes) * PAGE_SLOTS;
 }
 
@@ -87,10 +87,12 @@ static enum err read_kinds(struct run *r, const struct config *c)
     double share[SHAPE_LAYERS_MAX];
     TRY(budget_layers_read(c->kv_budget_layers, s->n_layers, share));
     const int slots = state_slots(r);
-    if (kv_kinds_make(&r->kinds[0], s->layer_window, NULL, s->layer_state, slots, s->n_layers) != 0)
+    if (kv_kinds_make(&r->kinds[0], s->layer_window, s->layer_wide, NULL, s->layer_state, slots,
+                      s->n_layers) != 0)
         return fail(ERR_INPUT, "%s: layers with windows of more than %d lengths", r->model->name,
                     KV_KINDS_SLOTS - 1);
-    (void)kv_kinds_make(&r->kinds[1], s->layer_window, share, s->layer_state, slots, s->n_layers);
+    (void)kv_kinds_make(&r->kinds[1], s->layer_window, s->layer_wide, share, s->layer_state, slots,
+                        s->n_layers);
     run_set_kinds(r);
     return OK;
 }
@@ -179,7 +181,7 @@ static enum err write_fingerprint(const struct run *r, const struct config *c)
     const struct evict *e = &r->evict;
     size_t cap = sizeof s->fingerprint;
     struct kv_layout l;
-    model_kv_layout(&m->shape, kv_page_format(r->kv_format), &l);
+    model_kv_layout(&m->shape, 0, kv_page_format(r->kv_format), &l);
     int n = snprintf(
         s->fingerprint, cap, "model=%016llx\n%s\ncompute=%s\nkv_policy=%s\nkv_format=%s%s\n",
         (unsigned long long)m->fingerprint, computes, compute_name(r->ops.compute), c->kv_policy,

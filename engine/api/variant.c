@@ -71,9 +71,9 @@ static void derive_rates(struct run *r, const struct model_rates *known,
 static double page_s(const struct run *r)
 {
     struct kv_layout kv;
-    const struct shape *s = &r->model->shape;
+    const int wide = evict_kind(&r->evict, KV_MOST).wide;
     double bytes_per_s = run_attend_rate(r);
-    model_kv_layout(s, kv_page_format(r->kv_format), &kv);
+    model_kv_layout(&r->model->shape, wide, kv_page_format(r->kv_format), &kv);
     return bytes_per_s > 0 ? (double)kv.page_bytes / bytes_per_s : 0;
 }
 

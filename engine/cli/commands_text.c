@@ -10,7 +10,7 @@
 #include "engine/model/dummy.h"
 #include "engine/model/families/family.h"
 
-#define VARIANTS_MAX  22
+#define VARIANTS_MAX  26
 #define VARIANT_BYTES 100
 
 /* Says how the experts of a token are chosen and weighed. */
@@ -27,7 +27,9 @@ static void put_router(char out[VARIANT_BYTES], const struct shape *s)
                   by[s->route_logistic][s->route_alone],
                   s->route_bias ? ", chosen with a bias" : "");
     if (s->route_scale != 1)
-        snprintf(out + n, VARIANT_BYTES - (size_t)n, ", x %g", (double)s->route_scale);
+        n += snprintf(out + n, VARIANT_BYTES - (size_t)n, ", x %g", (double)s->route_scale);
+    if (s->route_scales)
+        snprintf(out + n, VARIANT_BYTES - (size_t)n, ", x a factor of its own");
 }
 
 static void put_state(char *out, const struct shape *s)
@@ -42,6 +44,16 @@ static void put_state(char *out, const struct shape *s)
                  "%s (%d, %d heads, %d x %d) instead of attention in %d of %d layers",
                  s->state == STATE_MAMBA ? "Mamba-2" : "gated delta net", s->state_k_heads,
                  s->state_v_heads, s->state_k_dim, s->state_v_dim, n, s->n_layers);
+}
+
+static void put_wide(char *out, const struct shape *s)
+{
+    int n = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        n += s->layer_wide[i];
+    snprintf(out, VARIANT_BYTES, "%d KV heads of %d in %d of %d layers%s", s->wide_kv_heads,
+             s->wide_head_dim, n, s->n_layers,
+             s->tied_kv ? ", their values the keys before norm and RoPE" : "");
 }
 
 static void put_windows(char *out, const struct shape *s, int windows)
@@ -63,8 +75,28 @@ static void put_latent(char *out, const struct shape *s)
 {
     snprintf(out, VARIANT_BYTES,
              "latent attention: %d numbers of a key are its value; heads of %d and %d, of %d",
-             s->head_dim - s->rope_dim, shape_query_dim(s), s->latent_value,
+             s->head_dim - s->rope_dim, shape_query_dim(s, 0), s->latent_value,
              s->latent_query > 0 ? s->latent_query : s->dim);
+}
+
+/* Appends what differs in layers with experts; returns the new count. */
+static int put_experts(char out[VARIANTS_MAX][VARIANT_BYTES], int n, const struct shape *s)
+{
+    int dense = 0;
+    if (s->n_experts > 0)
+        put_router(out[n++], s);
+    if (s->shared_dim > 0)
+        snprintf(out[n++], VARIANT_BYTES, "an expert of %d for every token, %s", s->shared_dim,
+                 s->shared_gate ? "weighed by a logistic" : "unweighed");
+    for (int i = 0; i < s->n_layers; i++)
+        dense += s->layer_dense[i];
+    if (dense > 0)
+        snprintf(out[n++], VARIANT_BYTES, "one MLP of %d instead of experts in %d of %d layers",
+                 s->dense_dim, dense, s->n_layers);
+    if (s->expert_norms)
+        snprintf(out[n++], VARIANT_BYTES,
+                 "norms of router, experts and the expert for every token");
+    return n;
 }
 
 /* Names the parts of a layer that differ between models. */
@@ -74,9 +106,8 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     static const char *const places[] = {"before attention and MLP", "after the residual sums",
                                          "of what attention and MLP add",
                                          "before attention and MLP and of what they add"};
-    static const char *const acts[] = {
-        "none", "relu", "relu squared",       "gelu", "gelu by tanh",
-        "silu", "gelu by a logistic", "xielu"};
+    static const char *const acts[] = {"none",         "relu", "relu squared",       "gelu",
+                                       "gelu by tanh", "silu", "gelu by a logistic", "xielu"};
     static const char *const qk[] = {"", "one weight for all heads", "each head its own weight",
                                      "of the whole vectors"};
     static const char *const branches[] = {"", "attention and MLP of the same input",
@@ -87,7 +118,7 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     } factors[] = {{"embeddings", s->embed_scale},
                    {"residual branches", s->branch_scale},
                    {"logits", s->logit_scale}};
-    int n = 0, turned = 0, windows = 0, dense = 0, bare = 0;
+    int n = 0, turned = 0, windows = 0, bare = 0;
     snprintf(out[n++], VARIANT_BYTES, "%s%s %s", norms[s->norm],
              s->bare_norm ? " without biases" : "", places[s->norm_place]);
     snprintf(out[n++], VARIANT_BYTES, "MLP %s%s", acts[s->act], s->gated ? ", gated" : "");
@@ -95,16 +126,9 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
         put_state(out[n++], s);
     if (s->query_gate)
         snprintf(out[n++], VARIANT_BYTES, "attention's output times a logistic gate");
-    if (s->n_experts > 0)
-        put_router(out[n++], s);
-    if (s->shared_dim > 0)
-        snprintf(out[n++], VARIANT_BYTES, "an expert of %d for every token, %s", s->shared_dim,
-                 s->shared_gate ? "weighed by a logistic" : "unweighed");
+    n = put_experts(out, n, s);
     for (int i = 0; i < s->n_layers; i++)
-        dense += s->layer_dense[i], bare += s->layer_bare[i];
-    if (dense > 0)
-        snprintf(out[n++], VARIANT_BYTES, "one MLP of %d instead of experts in %d of %d layers",
-                 s->dense_dim, dense, s->n_layers);
+        bare += s->layer_bare[i];
     if (bare > 0)
         snprintf(out[n++], VARIANT_BYTES, "no MLP in %d of %d layers", bare, s->n_layers);
     if (s->act_limit > 0)
@@ -118,6 +142,10 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     put_positions(out[n++], s, turned);
     if (s->latent_key > 0)
         put_latent(out[n++], s);
+    if (s->wide_head_dim > 0)
+        put_wide(out[n++], s);
+    if (s->value_norm)
+        snprintf(out[n++], VARIANT_BYTES, "a norm of values without weights");
     if (s->rope_long > 0)
         snprintf(out[n++], VARIANT_BYTES, "RoPE of rows of more than %d tokens by another table",
                  s->rope_long);
@@ -155,13 +183,14 @@ static void print_shape(const struct model *m)
         printf("%-11s %s\n", i == 0 ? "variants" : "", text[i]);
     printf("tokenizer   %s\n", m->tokenizer ? "inside" : "none (token ids only)");
     printf("pack        %s, %.1f MiB\n", m->path, (double)m->file_bytes / 1048576.0);
-    int64_t largest = 0;
+    int64_t largest = 0, kv = 0;
     for (int i = 1; i < m->n_layers; i++)
         largest = max_i64(largest, m->layers[i].n_bytes);
+    for (int i = 0; i < s->n_layers; i++)
+        kv += s->layer_state[i] ? 0 : shape_kv_numbers(s, i) * 2;
     const int states = shape_states(s);
     printf("layer       %.2f MiB the largest streamed; KV %lld bytes a token in bf16\n",
-           (double)largest / 1048576.0,
-           (long long)((s->n_layers - states) * shape_kv_numbers(s) * 2));
+           (double)largest / 1048576.0, (long long)kv);
     if (states > 0)
         printf("state       %.2f MiB a row in f32, in %d layers\n",
                (double)(states * shape_state_bytes(s)) / 1048576.0, states);

@@ -53,14 +53,14 @@ void attender_place(struct attender *a, struct carve *c, const struct layer_work
 {
     const struct shape *s = c->set->shape;
     const struct cross_bytes bytes = c->set->costs->cross;
-    const int64_t step = c->plan->step_tokens, heads = (int64_t)s->n_heads * s->head_dim;
+    const int64_t step = c->plan->step_tokens, heads = (int64_t)s->n_heads * shape_head_most(s);
     a->work = *like;
     a->work.tables = &a->tables;
     for (int i = 0; i < ATTEND_JOBS; i++) {
         struct exchange *x = &a->exchange[i];
         x->bytes = bytes;
         x->in = CARVE_SLAB(c, workspace, ARENA_PINNED, 1,
-                           step * (heads + shape_kv_numbers(s)) * bytes.in)
+                           step * (heads + shape_kv_numbers_most(s)) * bytes.in)
                     .base;
         x->out = CARVE_SLAB(c, workspace, ARENA_PINNED, 1, step * heads * bytes.out).base;
         CARVE(c, workspace, ARENA_PINNED, x->sinks, s->sinks * s->n_heads);

@@ -69,12 +69,13 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
             w->tile_bytes[layer] = tile_bytes(l, device, compute);
     }
     w->flops_per_token = 2 * (int64_t)s->vocab * s->embed_dim;
-    const int64_t attention = shape_before_numbers(s) + shape_after_numbers(s);
     const int64_t state = s->dim * (shape_state_qkv(s) + 2 * (int64_t)shape_state_v(s)) +
                           4 * (int64_t)shape_state_v(s) * s->state_k_dim;
-    for (int layer = 0; layer < s->n_layers; layer++)
+    for (int layer = 0; layer < s->n_layers; layer++) {
+        const int64_t attention = shape_before_numbers(s, layer) + shape_after_numbers(s, layer);
         w->flops_per_token +=
             2 * ((s->layer_state[layer] ? state : attention) + mlp_numbers(s, layer));
+    }
     const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
     w->embed_row_bytes = model->layers[0].n_bytes > 0 ? dtype_row_bytes(t->dtype, t->k) : 0;
     w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
@@ -136,17 +137,19 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
     const struct model_layer *l = mean_layer(model);
     const struct model_tensor *head = &model->layers[model->shape.n_layers + 1].tensors[ROLE_HEAD];
     const struct shape *s = &model->shape;
-    *p = (struct probe_model){.head = matrix_of(head, compute, 0),
-                              .beside = {.dim = s->dim,
-                                         .n_heads = s->n_heads,
-                                         .n_kv_heads = s->n_kv_heads,
-                                         .head_dim = s->head_dim,
-                                         .ffn_dim = numbers_of_mlps(s, l),
-                                         .rope_dim = s->position == POSITION_ROPE ? s->rope_dim : 0,
-                                         .gated = s->gated,
-                                         .keys_only = s->latent_key > 0,
-                                         .kv_format = kv_format,
-                                         .evict = *evict}};
+    const int at = (int)(l - model->layers) - 1;
+    *p = (struct probe_model){
+        .head = matrix_of(head, compute, 0),
+        .beside = {.dim = s->dim,
+                   .n_heads = s->n_heads,
+                   .n_kv_heads = shape_kv_heads(s, at),
+                   .head_dim = shape_head_dim(s, at),
+                   .ffn_dim = numbers_of_mlps(s, l),
+                   .rope_dim = s->position == POSITION_ROPE ? shape_rope_dim(s, at) : 0,
+                   .gated = s->gated,
+                   .keys_only = s->latent_key > 0,
+                   .kv_format = kv_format,
+                   .evict = *evict}};
     p->head.n = (int)min_i64(head->n, HEAD_TILE);
     for (int i = 0; i < (int)(sizeof calls / sizeof *calls); i++) {
         if (!model_has(l, calls[i].role))
@@ -162,25 +165,28 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
     }
 }
 
-enum kv_format engine_prompt_format(enum compute compute)
+int64_t engine_ring_layout(const struct shape *s, int wide, enum kv_format format,
+                           struct kv_layout *ring)
 {
-    return compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
+    model_kv_layout(s, wide, KV_Q8, ring);
+    return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
 }
 
-int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct kv_layout *ring)
+void engine_prompt_layout(const struct shape *s, int wide, enum compute compute,
+                          struct kv_layout *prompt)
 {
-    model_kv_layout(s, KV_Q8, ring);
-    return format == KV_MIXED ? KV_RING_PAGES * ring->page_bytes : 0;
+    kv_layout_init(prompt, compute == COMPUTE_F32 ? KV_F32 : KV_BF16, shape_kv_heads_of(s, wide),
+                   shape_head_dim_of(s, wide));
 }
 
 /* Full pages of a layer that one token overwrites. Heads that choose victims independently hit
  * different pages; the page that is being filled stays near the compute. */
-static double pages_written(const struct shape *s, int64_t slots_max, const struct evict *evict)
+static double pages_written(int heads, int64_t slots_max, const struct evict *evict)
 {
     double slots = (double)max_i64(slots_max, 1);
     double pages = ceil(slots / PAGE_SLOTS), full = floor(slots / PAGE_SLOTS);
     int alike = evict->scope == EVICT_SCOPE_LAYER || !evict_policy_scores(evict->policy);
-    double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : s->n_kv_heads));
+    double written = pages * (1 - pow(1 - 1 / pages, alike ? 1 : heads));
     return written * full * PAGE_SLOTS / slots;
 }
 
@@ -199,20 +205,25 @@ void engine_costs(const struct model *model, struct device *device, const struct
                   enum kv_format kv_format, const struct work *work, const struct evict *evict,
                   struct plan_costs *costs)
 {
-    struct kv_layout kv, prompt, ring;
     const struct shape *s = &model->shape;
     costs->measure = engine_measure;
     costs->tile_bytes = layer_tile_bytes;
-    model_kv_layout(s, kv_page_format(kv_format), &kv);
-    costs->kv_ring_bytes = engine_ring_layout(s, kv_format, &ring);
-    kv_layout_init(&prompt, engine_prompt_format(ops->compute), s->n_kv_heads, s->head_dim);
-    costs->kv_page_bytes = kv.page_bytes;
+    costs->kv_ring_bytes = costs->prompt_page_bytes = 0;
     for (int kind = KV_MOST; kind < evict_kinds(evict); kind++) {
+        const int wide = evict_kind(evict, kind).wide;
+        struct kv_layout kv, prompt, ring;
+        model_kv_layout(s, wide, kv_page_format(kv_format), &kv);
+        engine_prompt_layout(s, wide, ops->compute, &prompt);
+        if (kind == KV_MOST)
+            costs->kv_page_bytes = kv.page_bytes;
+        costs->kind_page_bytes[kind] = kv.page_bytes == costs->kv_page_bytes ? 0 : kv.page_bytes;
+        costs->prompt_page_bytes = max_i64(costs->prompt_page_bytes, prompt.page_bytes);
+        costs->kv_ring_bytes =
+            max_i64(costs->kv_ring_bytes, engine_ring_layout(s, wide, kv_format, &ring));
         int64_t slots = kind == KV_MOST ? work->slots_max : work->slots_kind[kind];
         costs->kv_pages_written[kind] =
-            evict_in_turn(evict, kind) ? 0 : pages_written(s, slots, evict);
+            evict_in_turn(evict, kind) ? 0 : pages_written(kv.n_kv_heads, slots, evict);
     }
-    costs->prompt_page_bytes = prompt.page_bytes;
     costs->cross = engine_cross_bytes(device, ops->compute, kv_format, evict);
     const struct device_scratch *scratch = device->api->scratch;
     const int64_t slots_cap = round_up(max_i64(work->slots_max, 1), PAGE_SLOTS);

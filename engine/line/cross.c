@@ -14,9 +14,10 @@ static void place_kept(struct cross *x, struct carve *c)
     const struct shape *s = c->set->shape;
     const int64_t pages = ceil_div(min_i64(p->slots_cap, p->prompt_max), PAGE_SLOTS);
     const int64_t slots = p->slots_cap + (costs->kv_ring_bytes > 0 ? EVICT_RING_MAX : 0);
-    x->kept.buffers = CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 2, pages * costs->kv_page_bytes);
+    x->kept.buffers = CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 2, pages * plan_page_most(p, costs));
     if (plan_has_slots(c->set))
-        x->kept_slots = CARVE_SLAB(c, workspace, ARENA_DEVICE, 2 * 4, s->n_kv_heads * slots * 4);
+        x->kept_slots =
+            CARVE_SLAB(c, workspace, ARENA_DEVICE, 2 * 4, shape_kv_heads_most(s) * slots * 4);
     x->kept_rings = CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 2, costs->kv_ring_bytes);
 }
 
@@ -24,8 +25,8 @@ void cross_place(struct cross *x, struct carve *c)
 {
     const struct shape *s = c->set->shape;
     const struct cross_bytes bytes = c->set->costs->cross;
-    const int64_t heads = (int64_t)s->n_heads * s->head_dim;
-    int64_t out = max_i64((heads + shape_kv_numbers(s)) * bytes.in, heads * bytes.out);
+    const int64_t heads = (int64_t)s->n_heads * shape_head_most(s);
+    int64_t out = max_i64((heads + shape_kv_numbers_most(s)) * bytes.in, heads * bytes.out);
     int64_t tile = c->plan->tile_tokens;
     *x = (struct cross){.bytes = bytes};
     x->out.buffers = CARVE_SLAB(c, workspace, ARENA_DEVICE, 2, tile * out);

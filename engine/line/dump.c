@@ -132,7 +132,7 @@ static void trace_kv(const struct dump *d, const struct row *row, int layer,
                      const struct kv_row *kv, int pos, int n, const struct evict_event *events,
                      int head)
 {
-    const int heads = d->config.n_kv_heads;
+    const int heads = kv->all->layout.n_kv_heads;
     if (!events) {
         trace_head(d, row, layer, head);
         fprintf(d->trace, " prompt of %d, budget %d, sink %d, recent %d: holds", n,
@@ -162,7 +162,7 @@ void dump_kv(void *ctx, const struct row *row, int layer, const struct kv_row *k
              const struct evict_event *events)
 {
     const struct dump *d = ctx;
-    int heads = d->config.n_kv_heads;
+    int heads = kv->all->layout.n_kv_heads;
     for (int head = 0; head < heads; head++) {
         if (d->trace && kv->slot_pos)
             trace_kv(d, row, layer, kv, pos, n, events, head);

@@ -10,8 +10,7 @@
 
 struct dump_config {
     const char *dump_path, *trace_path; // NULL: not wanted
-    int n_kv_heads;
-    struct evict_rule score; // of the policy
+    struct evict_rule score;            // of the policy
 };
 
 struct dump {

@@ -104,10 +104,12 @@ static enum err open_line(struct engine *e)
     e->work.ops = c->ops;
     e->work.ops.stream = e->stream;
     const struct shape *s = &c->model->shape;
-    model_kv_layout(s, kv_page_format(c->kv_format), &e->work.rows.layout);
-    engine_ring_layout(s, c->kv_format, &e->work.rows.ring);
-    kv_layout_init(&e->work.prompt, engine_prompt_format(c->ops.compute), s->n_kv_heads,
-                   s->head_dim);
+    for (int wide = 0; wide <= (s->wide_head_dim > 0); wide++) {
+        struct layer_layouts *of = &e->work.layouts[wide];
+        model_kv_layout(s, wide, kv_page_format(c->kv_format), &of->pages);
+        engine_ring_layout(s, wide, c->kv_format, &of->ring);
+        engine_prompt_layout(s, wide, c->ops.compute, &of->prompt);
+    }
     struct home_config home = {.plan = &c->plan,
                                .model = c->model,
                                .codec = c->codec,
@@ -141,7 +143,6 @@ static enum err open_line(struct engine *e)
     if (c->dump_path || c->kv_trace_path) {
         const struct dump_config dump = {.dump_path = c->dump_path,
                                          .trace_path = c->kv_trace_path,
-                                         .n_kv_heads = s->n_kv_heads,
                                          .score = evict_rule_of(c->set.evict->policy)};
         if (!e->dump.file && !e->dump.trace) // after a change of plan both files continue
             TRY(dump_open(&e->dump, &dump));

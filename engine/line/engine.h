@@ -104,10 +104,12 @@ void engine_measure(const struct setting *set, const struct plan *plan, struct p
 void engine_costs(const struct model *model, struct device *device, const struct ops *ops,
                   enum kv_format kv_format, const struct work *work, const struct evict *evict,
                   struct plan_costs *costs);
-/* The format of prompt pages: the compute format. */
-enum kv_format engine_prompt_format(enum compute compute);
+/* The layout of prompt pages, in the compute format; `wide` as in model_kv_layout(). */
+void engine_prompt_layout(const struct shape *s, int wide, enum compute compute,
+                          struct kv_layout *prompt);
 /* Bytes of one row's ring in one layer, and its layout; 0 unless the KV format has rings. */
-int64_t engine_ring_layout(const struct shape *s, enum kv_format format, struct kv_layout *ring);
+int64_t engine_ring_layout(const struct shape *s, int wide, enum kv_format format,
+                           struct kv_layout *ring);
 /* The sizes of a model, as input of the plan. device and compute decide which tiles the matmuls
  * read. */
 void engine_weights_info(const struct model *model, struct device *device, enum compute compute,

@@ -65,19 +65,22 @@ static void place_kv(struct home *h, struct carve *c)
 {
     const struct plan *p = c->plan;
     const int64_t extents = (int64_t)p->decoder * p->batches, moving = extents - p->kv_near;
-    const int64_t page = c->set->costs->kv_page_bytes, n = p->kv_frames, pages = plan_pool_pages(p);
+    const struct plan_costs *costs = c->set->costs;
+    const int64_t page = plan_page_most(p, costs), n = p->kv_frames, pages = plan_pool_pages(p);
     h->kv_frames = (struct frames){.name = "kv", .n = p->kv_frames};
     CARVE(c, kv_meta, ARENA_HOST, h->kv_places, extents);
     if (moving == 0)
         return;
     h->kv_units = (int)ceil_div(page, PIECE_BYTES);
+    h->kv_tail_bytes = page;
     CARVE(c, kv_meta, ARENA_HOST, h->kv_frames.frames, n);
     CARVE(c, kv_meta, ARENA_HOST, h->kv_last, extents);
     if (plan_kv_count(p, TIER_NVME) > 0) // pages in RAM are not checked
         CARVE(c, kv_meta, ARENA_HOST, h->kv_crc, extents * pages * h->kv_units);
     CARVE(c, kv_meta, ARENA_HOST, h->kv_generation, extents * pages);
     h->kv_tails = CARVE_BLOCKS(c, kv_tails, ARENA_ATTEND, 1, p->batch * moving * page).base;
-    const struct slab bytes = CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n, pages * page);
+    const struct slab bytes =
+        CARVE_BLOCKS(c, kv_frames, ARENA_ATTEND, n, plan_pool_bytes(p, costs));
     const struct slab segments =
         CARVE_SLAB(c, kv_meta, ARENA_HOST, n, pages * (int64_t)sizeof(struct segment));
     const struct slab fetched = CARVE_SLAB(c, kv_meta, ARENA_HOST, n, pages * 4);
@@ -145,26 +148,25 @@ static void place_extents(struct home *h, const struct carve *c)
         for (int batch = 0; batch < p->batches; batch++) {
             int64_t *at = &end[plan_kv_home(p, layer, batch).tier];
             h->kv_places[layer * p->batches + batch] = *at;
-            *at += plan_kv_pages(p, layer) * c->set->costs->kv_page_bytes;
+            *at += plan_kv_pages(p, layer) * plan_page_bytes(c->set->costs, plan_kind(p, layer));
         }
 }
 
 void home_place_stays(struct home *h, struct carve *c)
 {
     const struct plan *p = c->plan;
-    const int64_t page = c->set->costs->kv_page_bytes, frame = frame_bytes(c);
+    const int64_t frame = frame_bytes(c);
     const int64_t hidden_disk = plan_hidden_count(p, TIER_NVME);
-    int64_t pages[N_TIERS];
-    plan_kv_pages_on(p, pages);
+    int64_t kv[N_TIERS];
+    plan_kv_bytes_on(p, c->set->costs, kv);
     place_resident(h, c);
     place_extents(h, c);
-    h->kv_pool = CARVE_BLOCKS(c, kv, ARENA_ATTEND, 1, pages[plan_kv_near(p)] * page).base;
+    h->kv_pool = CARVE_BLOCKS(c, kv, ARENA_ATTEND, 1, kv[plan_kv_near(p)]).base;
     if (plan_kv_near(p) != TIER_RAM)
-        h->kv_offset[TIER_RAM] =
-            CARVE_BLOCKS(c, kv, ARENA_PINNED, 1, pages[TIER_RAM] * page).offset;
+        h->kv_offset[TIER_RAM] = CARVE_BLOCKS(c, kv, ARENA_PINNED, 1, kv[TIER_RAM]).offset;
     h->hidden_offset[TIER_RAM] =
         CARVE_BLOCKS(c, hidden, ARENA_PINNED, 1, p->hidden_ram * frame).offset;
-    CARVE_BLOCKS(c, kv, ARENA_DISK, 1, pages[TIER_NVME] * page);
+    CARVE_BLOCKS(c, kv, ARENA_DISK, 1, kv[TIER_NVME]);
     h->hidden_offset[TIER_NVME] =
         CARVE_BLOCKS(c, hidden, ARENA_DISK, 1, hidden_disk * frame).offset;
 }
@@ -273,7 +275,11 @@ enum err home_open(struct home *h, const struct home_config *config)
     const struct shape *s = &config->model->shape;
     h->run_number = mix64((uint64_t)clock_ns());
     h->codec = config->plan->codec != PLAN_CODEC_NONE ? config->codec : NULL;
-    model_kv_layout(s, config->kv_format, &h->kv);
+    for (int wide = 0; wide <= (s->wide_head_dim > 0); wide++) {
+        struct kv_layout pages;
+        model_kv_layout(s, wide, config->kv_format, &pages);
+        h->kv_page_bytes[wide] = pages.page_bytes;
+    }
     begin_weights(h, config->device, config->compute);
     return open_mover(h, config);
 }

@@ -59,7 +59,7 @@ struct home {
     const struct plan *plan;        // borrowed
     const struct model *model;      // borrowed
     const struct pack_codec *codec; // borrowed; NULL: weights are read uncompressed
-    struct kv_layout kv;            // pages of rows
+    int64_t kv_page_bytes[2];       // of rows' pages; [1]: in layers of layer_wide[]
     struct tier tiers[N_TIERS];     // owned: what the run uses of each tier
     struct tier pinned;             // owned: the RAM that a device copies from and to
     int64_t ring_bytes; // first bytes of RAM (with a device: of `pinned`) that the disk reads into
@@ -78,9 +78,9 @@ struct home {
 
     /* KV near the compute is in a pool. Other KV moves through frames, from and to NVMe, or RAM
      * beside a device. */
-    uint8_t *kv_pool;           // [extents in the pool][pages of the layer][page_bytes]
+    uint8_t *kv_pool;           // [extents in the pool][pages of the layer][home_kv_page_bytes()]
     int64_t *kv_places;         // [decoder][batches] byte offset within its tier's KV
-    struct frames kv_frames;    // [plan.kv_frames], each of [plan_pool_pages] pages
+    struct frames kv_frames;    // [plan.kv_frames], each of plan_pool_bytes()
     struct last_write *kv_last; // [decoder][batches]
     /* Per page on NVMe, [decoder][batches][plan_pool_pages]: CRCs, filled and compared by the
      * mover, and the generation (number of writes). CRCs are seeded with (run, row, page,
@@ -88,9 +88,10 @@ struct home {
      * one. */
     uint32_t *kv_crc; // [...][kv_units]
     uint32_t *kv_generation;
-    int kv_units;        // pieces of PIECE_BYTES per page
-    uint8_t *kv_tails;   // [extents that move][batch][page_bytes] pages being filled
-    uint64_t run_number; // tells pages of this run from those of an earlier run
+    int kv_units;          // pieces of PIECE_BYTES per page
+    int64_t kv_tail_bytes; // plan_page_most()
+    uint8_t *kv_tails;     // [extents that move][batch][kv_tail_bytes] pages being filled
+    uint64_t run_number;   // tells pages of this run from those of an earlier run
     int64_t kv_offset[N_TIERS], hidden_offset[N_TIERS]; // first byte of the homes on a tier
 
     uint8_t *hidden;             // hidden states near the compute: [pass_tokens][dim] f32
@@ -164,8 +165,10 @@ enum err home_kv_get(struct home *h, int64_t step, int layer, int batch, uint8_t
 enum err home_kv_page(const struct home *h, int64_t step, int32_t id);
 void home_kv_dirty(struct home *h, int64_t step, int layer, int batch, const struct row_page *p);
 enum err home_kv_put(struct home *h, int64_t step, int layer, int batch);
-/* The pages that the rows of (layer, batch) are filling, [batch][page_bytes]. NULL: the KV is near
- * the compute, including these pages. */
+/* Bytes of a page in decoder layer `layer` (from 0). */
+int64_t home_kv_page_bytes(const struct home *h, int layer);
+/* The pages that the rows of (layer, batch) are filling, [batch][home_kv_page_bytes()]. NULL: the
+ * KV is near the compute, including these pages. */
 uint8_t *home_kv_tails(struct home *h, int layer, int batch);
 
 /* Hidden states of a batch, [n_tokens, dim] f32. Near the compute: at `first_token` of the pass.

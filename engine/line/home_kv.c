@@ -14,6 +14,11 @@ static int64_t home_bytes(const struct home *h, int layer, int batch)
     return h->kv_places[layer * h->plan->batches + batch];
 }
 
+int64_t home_kv_page_bytes(const struct home *h, int layer)
+{
+    return h->kv_page_bytes[h->model->shape.layer_wide[layer]];
+}
+
 static int moves(const struct home *h, struct plan_home home)
 {
     return home.tier != plan_kv_near(h->plan);
@@ -24,7 +29,7 @@ static struct segment page_segment(const struct home *h, const struct frame *f, 
                                    int batch, const struct row_page *p)
 {
     const enum tier_kind tier = plan_kv_home(h->plan, layer, batch).tier;
-    int64_t size = h->kv.page_bytes, page = kv_extent(h, layer, batch) + p->id;
+    int64_t size = home_kv_page_bytes(h, layer), page = kv_extent(h, layer, batch) + p->id;
     uint64_t identity[4] = {h->run_number, (uint64_t)p->owner, (uint64_t)page,
                             h->kv_generation[page]};
     return (struct segment){.offset =
@@ -131,5 +136,5 @@ uint8_t *home_kv_tails(struct home *h, int layer, int batch)
         return NULL;
     /* Tails in RAM precede those on NVMe. */
     int64_t at = home.rank + (home.tier == TIER_NVME ? h->plan->kv_ram : 0);
-    return h->kv_tails + at * h->plan->batch * h->kv.page_bytes;
+    return h->kv_tails + at * h->plan->batch * h->kv_tail_bytes;
 }

@@ -9,15 +9,20 @@ int64_t layer_rows_bytes(const struct device_scratch *of, const struct ops *ops,
                          const struct evict *evict)
 {
     const struct shape *s = &model->shape;
-    return of->attend_forced(ops, n_rows, (int)slots_cap, s->n_heads, s->n_kv_heads, s->head_dim,
-                             evict_decode_scores(evict->policy));
+    int64_t most = 0;
+    for (int wide = 0; wide <= (s->wide_head_dim > 0); wide++)
+        most =
+            max_i64(most, of->attend_forced(ops, n_rows, (int)slots_cap, s->n_heads,
+                                            shape_kv_heads_of(s, wide), shape_head_dim_of(s, wide),
+                                            evict_decode_scores(evict->policy)));
+    return most;
 }
 
 /* Numbers of a token in w->q and w->attn: of all heads, in the widest form. */
 static int64_t layer_head_numbers(const struct shape *s)
 {
-    const int64_t widest = max_i64(shape_query_dim(s), shape_output_dim(s));
-    return s->n_heads * max_i64(s->head_dim, widest);
+    const int64_t widest = max_i64(shape_query_dim(s, 0), shape_output_dim(s, 0));
+    return s->n_heads * max_i64(shape_head_most(s), widest);
 }
 
 /* The same for attention of one row. */
@@ -26,10 +31,13 @@ static int64_t attend_bytes(const struct device_scratch *of, const struct ops *o
                             const struct evict *evict)
 {
     const struct shape *s = &model->shape;
-    int heads = s->n_heads, kv = s->n_kv_heads, dim = s->head_dim;
-    int64_t most = of->attend_prompt(ops, (int)prompt_max, heads, kv, dim);
-    most = max_i64(most, layer_rows_bytes(of, ops, model, 1, slots_cap, evict));
-    return max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim));
+    int64_t most = layer_rows_bytes(of, ops, model, 1, slots_cap, evict);
+    for (int wide = 0; wide <= (s->wide_head_dim > 0); wide++) {
+        const int kv = shape_kv_heads_of(s, wide), dim = shape_head_dim_of(s, wide);
+        most = max_i64(most, of->attend_prompt(ops, (int)prompt_max, s->n_heads, kv, dim));
+        most = max_i64(most, of->prompt_keep(ops, (int)prompt_max, kv, dim));
+    }
+    return most;
 }
 
 int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *ops,
@@ -60,8 +68,7 @@ void layer_place_rows(struct layer_work *w, struct carve *c)
     w->ring_bytes = c->set->costs->kv_ring_bytes;
     if (plan_has_slots(c->set)) {
         const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0;
-        const int64_t n_bytes =
-            c->set->shape->n_kv_heads * plan_kv_slots_before(p, p->decoder, ring) * 4;
+        const int64_t n_bytes = plan_kv_slots_before(p, c->set->shape, p->decoder, ring) * 4;
         w->slot_pos = CARVE_SLAB(c, kv_meta, ARENA_ATTEND, n, n_bytes);
         w->slot_score = CARVE_SLAB(c, kv_meta, ARENA_ATTEND, n, n_bytes);
         if (evict->positions == EVICT_POSITIONS_SLOT)
@@ -93,13 +100,19 @@ static float *cut_from(float *room, int64_t *from, int64_t n)
     return at;
 }
 
+/* Numbers of a token in w->k, or in w->v. */
+static int64_t layer_kv_most(const struct shape *s)
+{
+    return s->latent_key > 0 ? s->head_dim : shape_kv_numbers_most(s) / 2;
+}
+
 /* Inputs and outputs of attention, and, in the same place, those of layers with a state; returns
  * how many numbers they take. */
 static int64_t cut_mixer(struct layer_work *w, const struct carve *c, float *room)
 {
     const struct shape *s = c->set->shape;
     const int64_t tile = c->plan->tile_tokens, heads = tile * layer_head_numbers(s),
-                  kv = tile * s->n_kv_heads * s->head_dim, v = tile * shape_state_v(s);
+                  kv = tile * layer_kv_most(s), v = tile * shape_state_v(s);
     int64_t end = 0, state_end = 0;
     w->q = cut_from(room, &end, heads);
     w->attn = cut_from(room, &end, heads);
@@ -179,12 +192,15 @@ static void place_angles(const struct layer_work *w, struct carve *c, enum carve
                          float **cosines, float **sines, float **factors)
 {
     const struct shape *s = c->set->shape;
-    const int64_t rows = shape_ropes(s) * w->rope_rows;
-    CARVE(c, workspace, arena, *cosines, rows * (s->rope_dim / 2));
-    CARVE(c, workspace, arena, *sines, rows * (s->rope_dim / 2));
+    const int tables = shape_ropes(s);
+    int64_t n = 0;
+    for (int t = 0; t < tables; t++)
+        n += w->rope_rows * (shape_rope_width(s, t) / 2);
+    CARVE(c, workspace, arena, *cosines, n);
+    CARVE(c, workspace, arena, *sines, n);
     *factors = NULL;
     if (s->query_beta > 0)
-        CARVE(c, workspace, arena, *factors, rows);
+        CARVE(c, workspace, arena, *factors, tables * w->rope_rows);
 }
 
 void layer_place(struct layer_work *w, struct carve *c)
@@ -211,16 +227,16 @@ void layer_place(struct layer_work *w, struct carve *c)
         CARVE_BLOCKS(c, workspace, ARENA_DEVICE, 1, ceil_div(p->shared_tokens, PAGE_SLOTS) * page)
             .base;
     CARVE(c, workspace, ARENA_DEVICE, w->prompt_scores,
-          (int64_t)w->prompt_page_cap * PAGE_SLOTS * s->n_kv_heads);
+          (int64_t)w->prompt_page_cap * PAGE_SLOTS * shape_kv_heads_most(s));
     CARVE(c, workspace, ARENA_HOST, w->cuts, 2 * p->batch);
-    CARVE(c, workspace, ARENA_ATTEND, w->events, (int64_t)p->tile_tokens * s->n_kv_heads);
+    CARVE(c, workspace, ARENA_ATTEND, w->events, (int64_t)p->tile_tokens * shape_kv_heads_most(s));
 }
 
 void layer_place_apart(struct layer_work *w, struct carve *c)
 {
     const struct shape *s = c->set->shape;
     const struct cross_bytes cross = c->set->costs->cross;
-    const int64_t heads = (int64_t)c->plan->tile_tokens * s->n_heads * s->head_dim;
+    const int64_t heads = (int64_t)c->plan->tile_tokens * s->n_heads * shape_head_most(s);
     float **const tile[] = {&w->q, &w->k, &w->v, &w->attn};
     if (w->evict->positions == EVICT_POSITIONS_SLOT)
         place_angles(w, c, ARENA_PINNED, &w->slot_cos, &w->slot_sin, &w->slot_factors);
@@ -243,17 +259,23 @@ void layer_place_head(struct layer_work *w, struct carve *c)
 /* Tables of a position: what RoPE and queries are multiplied by. */
 enum angle_table { TABLE_COS, TABLE_SIN, TABLE_FACTORS, N_TABLES };
 
-static int64_t table_width(const struct layer_work *w, int table)
+static int64_t table_width(const struct layer_work *w, int table, int of)
 {
-    return table == TABLE_FACTORS ? w->shape->query_beta > 0 : w->shape->rope_dim / 2;
+    return table == TABLE_FACTORS ? w->shape->query_beta > 0 : shape_rope_width(w->shape, of) / 2;
 }
 
-/* One position in a table; `row` counts over all of ropes[]. */
-static void table_row(const struct layer_work *w, int table, int64_t row, float *to)
+/* Where the table of ropes[of] begins. */
+static int64_t table_at(const struct layer_work *w, int table, int of)
+{
+    return table == TABLE_FACTORS ? of * w->rope_rows : layer_angles_at(w, of);
+}
+
+/* Position `pos` in a table of ropes[of]. */
+static void table_row(const struct layer_work *w, int table, int of, int64_t pos, float *to)
 {
     const struct shape *s = w->shape;
-    const struct shape_rope *rope = &s->ropes[row / w->rope_rows];
-    const int64_t pos = row % w->rope_rows, n = table_width(w, table);
+    const struct shape_rope *rope = &s->ropes[of];
+    const int64_t n = table_width(w, table, of);
     for (int i = 0; i < n && table != TABLE_FACTORS; i++) {
         /* The angle is an f32 product, as in training; its cosine is computed in double, so that
          * all math libraries give the same rounded result. */
@@ -267,31 +289,40 @@ static void table_row(const struct layer_work *w, int table, int64_t row, float 
 void layer_open_apart(struct layer_work *w)
 {
     float *const tables[N_TABLES] = {w->slot_cos, w->slot_sin, w->slot_factors};
-    const int64_t all = shape_ropes(w->shape) * w->rope_rows;
-    for (int t = 0; t < N_TABLES; t++)
-        for (int64_t row = 0; tables[t] && row < all; row++)
-            table_row(w, t, row, tables[t] + row * table_width(w, t));
+    for (int i = 0; i < N_TABLES * shape_ropes(w->shape); i++) {
+        const int t = i % N_TABLES, of = i / N_TABLES;
+        for (int64_t pos = 0; tables[t] && pos < w->rope_rows; pos++)
+            table_row(w, t, of, pos, tables[t] + table_at(w, t, of) + pos * table_width(w, t, of));
+    }
+}
+
+/* Fills a table of ropes[of] through the staging slot. */
+static enum err send_table(struct layer_work *w, int t, int of, float *to, struct event *done)
+{
+    const int64_t row_bytes = table_width(w, t, of) * (int64_t)sizeof(float);
+    const int64_t rows =
+        row_bytes ? w->tables->slots.n_bytes / CARVE_ALIGN * CARVE_ALIGN / row_bytes : 0;
+    for (int64_t pos = 0; pos < w->rope_rows && rows > 0; pos += rows) {
+        int64_t n = min_i64(rows, w->rope_rows - pos);
+        tables_turn(w->tables, 0);
+        uint8_t *part = tables_take(w->tables, n * row_bytes);
+        for (int64_t i = 0; i < n; i++)
+            table_row(w, t, of, pos + i, (float *)(void *)(part + i * row_bytes));
+        ops_copy(&w->ops, (uint8_t *)to + pos * row_bytes, part, n * row_bytes);
+        const struct device_api *device = w->ops.stream->device->api;
+        device->record(w->ops.stream, done);
+        TRY(device->event_wait(w->ops.stream, done)); // before the staging slot is reused
+    }
+    return OK;
 }
 
 enum err layer_open(struct layer_work *w, struct event *done)
 {
     float *const tables[N_TABLES] = {w->cos, w->sin, w->factors};
-    const int64_t all = shape_ropes(w->shape) * w->rope_rows;
-    for (int t = 0; t < N_TABLES; t++) {
-        const int64_t row_bytes = table_width(w, t) * (int64_t)sizeof(float);
-        const int64_t rows =
-            row_bytes ? w->tables->slots.n_bytes / CARVE_ALIGN * CARVE_ALIGN / row_bytes : 0;
-        for (int64_t pos = 0; pos < all && rows > 0; pos += rows) {
-            int64_t n = min_i64(rows, all - pos);
-            tables_turn(w->tables, 0);
-            uint8_t *part = tables_take(w->tables, n * row_bytes);
-            for (int64_t i = 0; i < n; i++)
-                table_row(w, t, pos + i, (float *)(void *)(part + i * row_bytes));
-            ops_copy(&w->ops, (uint8_t *)tables[t] + pos * row_bytes, part, n * row_bytes);
-            const struct device_api *device = w->ops.stream->device->api;
-            device->record(w->ops.stream, done);
-            TRY(device->event_wait(w->ops.stream, done)); // before the staging slot is reused
-        }
+    for (int i = 0; i < N_TABLES * shape_ropes(w->shape); i++) {
+        const int t = i % N_TABLES, of = i / N_TABLES;
+        if (tables[t])
+            TRY(send_table(w, t, of, tables[t] + table_at(w, t, of), done));
     }
     return OK;
 }
@@ -380,7 +411,8 @@ void layer_rotate(struct layer_work *w, float *x, int heads, int m)
 {
     const struct shape *s = w->shape;
     const int still = s->latent_key > 0 && layer_by_rank(w, w->layer) ? s->rope_dim : 0;
-    const int block = kv_rotation(&w->rows.layout), n = (still > 0 ? 1 : heads) * s->head_dim;
+    const int block = kv_rotation(&w->rows.layout),
+              n = (still > 0 ? 1 : heads) * shape_head_dim(s, w->layer);
     const struct rotate_args args = {.x = x + still,
                                      .m = still > 0 ? m * heads : m,
                                      .n = n - still,

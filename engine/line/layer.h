@@ -21,6 +21,11 @@
 typedef void (*layer_dump_fn)(void *ctx, const struct row *row, int layer, const struct kv_row *kv,
                               int pos, int n, const struct evict_event *events);
 
+/* Layouts of a layer: its rows' pages, their rings, and the prompt pages in the workspace. */
+struct layer_layouts {
+    struct kv_layout pages, ring, prompt;
+};
+
 /* The part of a span that one tile processes. */
 struct cut {
     const struct span *span;
@@ -40,11 +45,12 @@ struct layer_work {
         const struct prompt_span *prompts;
         const struct forced_span *forced;
     } told;
-    struct kv_layout prompt; // of the prompt pages in the workspace
-    struct kv_rows rows;     // of the step
+    struct layer_layouts layouts[2]; // [1]: of layers of layer_wide[]
+    struct kv_layout prompt;         // of the current layer
+    struct kv_rows rows;             // of the step
     /* Per row of the run, all its decoder layers: positions, scores, ranks, traits; rings. */
     struct slab slot_pos, slot_score, slot_rank, slot_trait, rings;
-    int64_t ring_bytes; // of one row and layer; 0 unless the KV format is mixed
+    int64_t ring_bytes; // of one row and layer, the most; 0 unless the KV format is mixed
     int layer;          // decoder layer (from 0) whose KV `rows` describes
     struct evict rule;  // of this layer: the run's policy, or its window
     const float *sinks; // [n_heads] of this layer, as ops read them; NULL: none
@@ -65,7 +71,7 @@ struct layer_work {
     float *router, *expert_out; // [tile_tokens][n_experts]; [tile_tokens x experts used][dim]
     float *shared_out, *shares; // [tile_tokens][dim]; [tile_tokens]
     void *route;                // of route_bytes()
-    float *cos, *sin;           // [ropes][rope_rows][rope_dim / 2] by position
+    float *cos, *sin;           // by table: [rope_rows][shape_rope_width() / 2] by position
     float *factors;             // [ropes][rope_rows] of queries; NULL: all 1
     float *slot_cos, *slot_sin; // copies where decode attends; only if positions are ranks
     float *slot_factors;

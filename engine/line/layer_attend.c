@@ -14,12 +14,13 @@ static struct slot_rope slot_rope(const struct layer_work *w, int layer)
     const struct shape *s = w->shape;
     if (!layer_by_rank(w, layer))
         return (struct slot_rope){0};
-    const int64_t table = s->layer_rope[layer] * w->rope_rows, at = table * (s->rope_dim / 2);
+    const int table = s->layer_rope[layer];
+    const int64_t at = layer_angles_at(w, table), first = table * w->rope_rows;
     return (struct slot_rope){.cos = w->slot_cos + at,
                               .sin = w->slot_sin + at,
-                              .factors = w->slot_factors ? w->slot_factors + table : NULL,
-                              .rope_dim = s->rope_dim,
-                              .scale = s->ropes[s->layer_rope[layer]].scale};
+                              .factors = w->slot_factors ? w->slot_factors + first : NULL,
+                              .rope_dim = shape_rope_dim(s, layer),
+                              .scale = s->ropes[table].scale};
 }
 
 /* Rotates q and k of n tokens of the tile, from `first`; pos [n]: rows of the rope tables. */
@@ -27,20 +28,22 @@ static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos
 {
     const struct shape *s = w->shape;
     const int64_t heads = layer_q_numbers(w), kv = layer_kv_numbers(w);
+    const int table = s->layer_rope[w->layer];
+    const int64_t at = layer_angles_at(w, table);
     struct rope_args args = {.x = w->q + first * heads,
-                             .cos = w->cos,
-                             .sin = w->sin,
-                             .factors = w->factors,
+                             .cos = w->cos + at,
+                             .sin = w->sin + at,
+                             .factors = w->factors ? w->factors + table * w->rope_rows : NULL,
                              .pos = tables_seen(w->tables, pos),
                              .m = n,
                              .n_heads = s->n_heads,
-                             .head_dim = s->head_dim,
-                             .rope_dim = s->rope_dim,
+                             .head_dim = shape_head_dim(s, w->layer),
+                             .rope_dim = shape_rope_dim(s, w->layer),
                              .x_stride = heads};
     ops_run_rope(&w->ops, &args);
     args.x = w->k + first * kv;
     args.factors = NULL;
-    args.n_heads = s->n_kv_heads;
+    args.n_heads = shape_kv_heads(s, w->layer);
     args.x_stride = kv;
     ops_run_rope(&w->ops, &args);
 }
@@ -81,7 +84,7 @@ void tile_prompts(struct layer_work *w, const struct tile *t, const struct cut *
                   const struct batch *b, float scale)
 {
     const struct shape *s = w->shape;
-    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    const int64_t heads = layer_q_numbers(w), kv = layer_kv_numbers(w);
     int n = 0, at = 0;
     const struct prompt_span *spans = w->told.prompts;
     struct attend_prompt_args args = {
@@ -121,7 +124,7 @@ void tile_prompts(struct layer_work *w, const struct tile *t, const struct cut *
         args.end_max = (int)max_i64(args.end_max, span->first + c->n);
         if (args.scores && c->offset == 0)
             ops_fill(&w->ops, prompt_span_scores(&args, span), 0,
-                     round_up(span->n_prompt, PAGE_SLOTS) * s->n_kv_heads * 4);
+                     round_up(span->n_prompt, PAGE_SLOTS) * w->prompt.n_kv_heads * 4);
     }
     args.n_spans = n;
     w->told.prompts += n;
@@ -135,7 +138,7 @@ void tile_keep(struct layer_work *w, const struct cut *c, const struct batch *b,
 {
     const struct row *row = &b->rows[c->span->row];
     int n_prompt = c->span->pos + c->span->n;
-    int64_t scores_at = (int64_t)c->page * PAGE_SLOTS * w->shape->n_kv_heads;
+    int64_t scores_at = (int64_t)c->page * PAGE_SLOTS * w->prompt.n_kv_heads;
     const int scores = evict_prompt_scores(w->rule.policy);
     struct prompt_keep_args keep = {.from = w->prompt,
                                     .pages = w->prompt_pages + c->page * w->prompt.page_bytes,
@@ -158,7 +161,7 @@ void tile_forced(struct layer_work *w, const struct tile *t, const struct cut *c
                  const struct batch *b, const struct heads *at)
 {
     const struct shape *s = w->shape;
-    int64_t heads = (int64_t)s->n_heads * s->head_dim, kv = (int64_t)s->n_kv_heads * s->head_dim;
+    const int64_t heads = layer_q_numbers(w), kv = layer_kv_numbers(w);
     int n = 0, n_max = 0, slots_max = 0;
     const struct forced_span *spans = w->told.forced;
     for (int i = 0; i < t->n_cuts; i++) {
@@ -201,7 +204,7 @@ void tile_forced(struct layer_work *w, const struct tile *t, const struct cut *c
         int slots = layer_slots(w, row, f->pos + f->n - row->n_done);
         struct kv_row held = kv_row_at(&w->rows, f->row, &f->limits, slots);
         w->dump(w->dump_ctx, row, w->layer, &held, f->pos, f->n,
-                w->events + (int64_t)f->token * s->n_kv_heads);
+                w->events + (int64_t)f->token * w->rows.layout.n_kv_heads);
     }
 }
 

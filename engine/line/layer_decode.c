@@ -6,32 +6,49 @@ static void qk_norm(struct layer_work *w, const struct model_layer *l, const uin
                     enum tensor_role role, float *x, int heads, int m)
 {
     const struct shape *s = w->shape;
+    const int dim = shape_head_dim(s, w->layer);
     struct norm_args args = {.x = x,
                              .y = x,
                              .weight = model_vector(l, role, weights),
                              .m = m,
-                             .dim = s->head_dim,
-                             .x_stride = (int64_t)heads * s->head_dim,
-                             .y_stride = (int64_t)heads * s->head_dim,
+                             .dim = dim,
+                             .x_stride = (int64_t)heads * dim,
+                             .y_stride = (int64_t)heads * dim,
                              .kind = s->qk_norm == QK_NORM_OWN ? NORM_LAYER : NORM_RMS,
                              .eps = s->norm_eps};
     if (s->qk_norm == QK_NORM_WHOLE) {
-        args.dim = heads * s->head_dim;
+        args.dim = heads * dim;
         ops_run_norm(&w->ops, &args);
         return;
     }
     if (s->qk_norm == QK_NORM_HEAD) {
         args.m = m * heads;
-        args.x_stride = args.y_stride = s->head_dim;
+        args.x_stride = args.y_stride = dim;
         ops_run_norm(&w->ops, &args);
         return;
     }
     for (int h = 0; h < heads; h++) {
         ops_run_norm(&w->ops, &args);
-        args.x += s->head_dim;
-        args.y += s->head_dim;
-        args.weight += s->head_dim;
+        args.x += dim;
+        args.y += dim;
+        args.weight += dim;
     }
+}
+
+/* Divides each head of the values by its root mean square: those of the tile, or the keys' where
+ * these are both, before their own norm. */
+static void value_norm(struct layer_work *w, int kv_heads, int m)
+{
+    const int dim = shape_head_dim(w->shape, w->layer);
+    const struct norm_args args = {.x = shape_has_values(w->shape, w->layer) ? w->v : w->k,
+                                   .y = w->v,
+                                   .m = m * kv_heads,
+                                   .dim = dim,
+                                   .x_stride = dim,
+                                   .y_stride = dim,
+                                   .kind = NORM_RMS,
+                                   .eps = w->shape->norm_eps};
+    ops_run_norm(&w->ops, &args);
 }
 
 const float *layer_branch_input(struct layer_work *w, const struct model_layer *l,
@@ -54,24 +71,27 @@ void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_
                                      {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0, 0},
                                      {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0, 0}};
     const struct projection gate = {ROLE_Q_GATE, N_ROLES, w->q_gate, ACT_NONE, 0, 0};
+    const int kv_heads = shape_kv_heads(s, layer);
     const float *in = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, t->n);
     if (s->latent_key > 0)
         latent_before(w, l, weights, in, t->n);
     else
-        layer_project(w, l, weights, qkv, 3, in, t->n);
+        layer_project(w, l, weights, qkv, shape_has_values(s, layer) ? 3 : 2, in, t->n);
     if (s->query_gate)
         layer_project(w, l, weights, &gate, 1, in, t->n);
+    if (s->value_norm)
+        value_norm(w, kv_heads, t->n);
     if (s->qk_norm != QK_NORM_NONE) {
         qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, s->n_heads, t->n);
-        qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, s->n_kv_heads, t->n);
+        qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, kv_heads, t->n);
     }
     tile_rope(w, t, cuts, layer);
     if (!layer_by_rank(w, layer) || s->latent_key > 0) { // else attention turns stored keys
         layer_rotate(w, w->q, s->n_heads, t->n);
-        layer_rotate(w, w->k, s->n_kv_heads, t->n);
+        layer_rotate(w, w->k, kv_heads, t->n);
     }
     if (s->latent_key == 0)
-        layer_rotate(w, w->v, s->n_kv_heads, t->n);
+        layer_rotate(w, w->v, kv_heads, t->n);
 }
 
 /* Attention's output times the logistic of the gate, which takes its place. */
@@ -140,6 +160,9 @@ void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t
     layer_ffn(w, l, weights, in, x, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
+    const float scale = s->layer_scale[w->layer];
+    if (scale != 0 && scale != 1)
+        layer_mix(w, x, NULL, scale, 0, s->dim, t->n);
 }
 
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,

@@ -47,6 +47,7 @@ static struct route route_tile(struct layer_work *w, const struct model_layer *l
         .to = route_at(w->route, w->plan->tile_tokens, s->n_experts, s->n_experts_used),
         .m = m,
         .bias = model_vector(l, ROLE_CHOICE_B, weights),
+        .scales = model_vector(l, ROLE_ROUTE_SCALE, weights),
         .alone = s->route_alone,
         .logistic = s->route_logistic,
         .n_groups = s->n_groups,
@@ -102,29 +103,50 @@ static void shared_tile(struct layer_work *w, const struct model_layer *l, const
         layer_project(w, l, weights, &shares, 1, in, m);
 }
 
+/* With norms of their own (expert_norms): the shared expert's output is normed, and w->normed gets
+ * what the router reads of x. */
+static void norm_before(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                        const float *x, int m)
+{
+    layer_norm(w, l, weights, ROLE_SHARED_POST_W, N_ROLES, w->shared_out, w->shared_out, m);
+    layer_norm(w, l, weights, ROLE_ROUTER_NORM_W, N_ROLES, x, w->normed, m);
+}
+
+/* Then the experts' sum in w->normed is normed, and the shared expert's output added. */
+static void norm_after(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                       int m)
+{
+    layer_norm(w, l, weights, ROLE_EXPERT_POST_W, N_ROLES, w->normed, w->normed, m);
+    layer_mix(w, w->normed, w->shared_out, 1, 1, w->shape->dim, m);
+}
+
 /* The experts of each token: added to x, or written beside x (layer_is_apart). */
 static void experts_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                          const struct mlp *mlp, const float *in, float *x, int m)
 {
     const struct shape *s = w->shape;
-    const int pairs = m * s->n_experts_used, apart = layer_is_apart(s);
+    const int pairs = m * s->n_experts_used, apart = layer_is_apart(s), norms = s->expert_norms;
     const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, w->expert_out, ACT_NONE, 0, 0};
     struct projection inner[2];
     const int n_inner = inner_projections(w, mlp, inner);
-    const struct route route = route_tile(w, l, weights, in, m);
+    if (s->shared_dim > 0)
+        shared_tile(w, l, weights, in, m);
+    if (norms)
+        norm_before(w, l, weights, x, m);
+    const struct route route = route_tile(w, l, weights, norms ? w->normed : in, m);
+    if (norms)
+        layer_norm(w, l, weights, ROLE_EXPERT_NORM_W, N_ROLES, x, w->normed, m);
     if (w->bring && w->err == OK)
         w->err = w->bring(w->bring_ctx, w->layer + 1, &route);
     if (w->err != OK)
         return; // the experts' weights are missing
-    layer_project_experts(w, l, weights, inner, n_inner, in, m, &route);
+    layer_project_experts(w, l, weights, inner, n_inner, norms ? w->normed : in, m, &route);
     if (shape_act_apart(s))
         gate_tile(w, s->ffn_dim, pairs);
     layer_project_experts(w, l, weights, &down, 1, NULL, m, &route);
-    if (s->shared_dim > 0)
-        shared_tile(w, l, weights, in, m);
     struct expert_sum_args sum = {.x = apart ? w->normed : x,
                                   .y = w->expert_out,
-                                  .shared = s->shared_dim > 0 ? w->shared_out : NULL,
+                                  .shared = s->shared_dim > 0 && !norms ? w->shared_out : NULL,
                                   .shares = s->shared_gate ? w->shares : NULL,
                                   .route = route,
                                   .m = m,
@@ -133,6 +155,8 @@ static void experts_tile(struct layer_work *w, const struct model_layer *l, cons
                                   .y_stride = s->dim,
                                   .add = !apart};
     ops_run_expert_sum(&w->ops, &sum);
+    if (norms)
+        norm_after(w, l, weights, m);
 }
 
 void layer_ffn(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,

@@ -53,7 +53,8 @@ int tile_next(struct layer_work *w, const struct batch *b, struct tile *t, struc
 int tile_next_forced(struct layer_work *w, const struct batch *b, struct tile *t, struct cut *cuts);
 typedef int (*tiles_fn)(struct layer_work *w, const struct batch *b, struct tile *t,
                         struct cut *cuts);
-/* Writes the rope table's row of each token of the batch, and the spans of all its tiles. */
+/* Writes each token's row in the layer's table of angles, and the spans of all tiles of the batch.
+ */
 void layer_tell_rope(struct layer_work *w, const struct batch *b, int layer);
 void layer_tell_spans(struct layer_work *w, const struct batch *b, tiles_fn next);
 
@@ -81,11 +82,16 @@ int32_t *layer_take_ids(struct layer_work *w, int n);
 /* Numbers of q, and of k or v, per token. */
 static inline int64_t layer_q_numbers(const struct layer_work *w)
 {
-    return (int64_t)w->shape->n_heads * w->shape->head_dim;
+    return (int64_t)w->shape->n_heads * shape_head_dim(w->shape, w->layer);
 }
 static inline int64_t layer_kv_numbers(const struct layer_work *w)
 {
-    return (int64_t)w->shape->n_kv_heads * w->shape->head_dim;
+    return (int64_t)shape_kv_heads(w->shape, w->layer) * shape_head_dim(w->shape, w->layer);
+}
+/* Where the table of ropes[table] begins in w->cos and w->sin; in w->factors at its rows. */
+static inline int64_t layer_angles_at(const struct layer_work *w, int table)
+{
+    return table * w->rope_rows * (shape_rope_width(w->shape, 0) / 2);
 }
 
 /* The tile's values: the keys, in latent attention. */

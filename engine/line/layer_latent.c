@@ -55,7 +55,7 @@ void latent_before(struct layer_work *w, const struct model_layer *l, const uint
                    const float *x, int m)
 {
     const struct shape *s = w->shape;
-    const int query = shape_query_dim(s), turned = s->rope_dim;
+    const int query = shape_query_dim(s, w->layer), turned = s->rope_dim;
     const struct projection q = {ROLE_Q, N_ROLES, w->attn, ACT_NONE, 0, 0};
     const struct projection first[] = {{ROLE_K, N_ROLES, w->k, ACT_NONE, 0, 0},
                                        {ROLE_Q_A, N_ROLES, w->v, ACT_NONE, 0, 0}};

@@ -44,7 +44,7 @@ static void send_tile(struct layer_work *w, struct cross *cross, const struct ex
                       const struct tile *t)
 {
     const int64_t heads = layer_q_numbers(w), kv = layer_kv_numbers(w);
-    const int64_t all = heads + shape_kv_numbers(w->shape); // values may be the keys
+    const int64_t all = heads + shape_kv_numbers(w->shape, w->layer); // values may be the keys
     const int64_t forced = run_tokens(t, w->cuts, SPAN_FORCED), prompts = t->n - forced;
     const struct cross_bytes bytes = x->bytes;
     if (forced > 0) {
@@ -88,7 +88,7 @@ static void send_kept(const struct layer_work *w, const struct ops *copies, cons
     const int tail = layer_tail_page(w, home, row);
     const int64_t pages = ceil_div(layer_slots(w, row, n_prompt), PAGE_SLOTS);
     const int64_t at = r * home->slot_stride;
-    const int64_t n_bytes = (int64_t)w->shape->n_kv_heads * home->slots_cap * 4;
+    const int64_t n_bytes = (int64_t)rows->layout.n_kv_heads * home->slots_cap * 4;
     for (int i = 0; i < pages; i++)
         ops_copy(copies, kv_page_of(home, layer_page_id(w, b, r, i, tail)), kv_page_of(rows, i),
                  rows->layout.page_bytes);
@@ -178,9 +178,9 @@ static void mark_prompts(struct layer_work *w, const struct batch *b)
 void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x)
 {
-    const int64_t heads = layer_q_numbers(w), all = heads + shape_kv_numbers(w->shape);
     struct tile t = {0};
     layer_begin(w, layer - 1);
+    const int64_t heads = layer_q_numbers(w), all = heads + shape_kv_numbers(w->shape, w->layer);
     layer_set_rows(w, batch, kv);
     mark_prompts(w, batch);
     layer_tell_spans(w, batch, tile_next_forced);
@@ -206,9 +206,9 @@ void layer_after(struct layer_work *w, const struct model_layer *l, int layer,
                  const struct exchange *x, float *hidden)
 {
     static const int kinds[] = {SPAN_FORCED, SPAN_PROMPT}; // the order in x->out
-    const int64_t heads = layer_q_numbers(w), bytes = heads * x->bytes.out;
     struct tile t = {0};
     layer_begin(w, layer - 1);
+    const int64_t heads = layer_q_numbers(w), bytes = heads * x->bytes.out;
     while (tile_next(w, batch, &t, w->cuts)) {
         cross_in_begin(cross, x->out + t.first * bytes, t.n * bytes);
         for (int i = 0; i < 2; i++) {

@@ -52,7 +52,7 @@ int tile_next_forced(struct layer_work *w, const struct batch *b, struct tile *t
     return more;
 }
 
-/* Writes the rope table's row of each token of the batch. */
+/* Writes the row of each token of the batch, counted from the layer's table of angles. */
 void layer_tell_rope(struct layer_work *w, const struct batch *b, int layer)
 {
     const struct shape *s = w->shape;
@@ -64,9 +64,9 @@ void layer_tell_rope(struct layer_work *w, const struct batch *b, int layer)
     while (tile_next(w, b, &t, w->cuts))
         for (int i = 0; i < t.n_cuts; i++) {
             const struct cut *c = &w->cuts[i];
-            int table = s->layer_rope[layer] || batch_turns_long(s, &b->rows[c->span->row]);
+            const int other = !s->layer_rope[layer] && batch_turns_long(s, &b->rows[c->span->row]);
             for (int j = 0; j < c->n; j++)
-                *pos++ = (int32_t)(table * w->rope_rows) + c->span->pos + c->offset + j;
+                *pos++ = (int32_t)(other * w->rope_rows) + c->span->pos + c->offset + j;
         }
 }
 
@@ -158,7 +158,11 @@ static void place_pages(struct layer_work *w, const struct batch *b, int r, int3
 void layer_begin(struct layer_work *w, int layer)
 {
     struct evict_row limits = {0};
+    const struct layer_layouts *of = &w->layouts[w->shape->layer_wide[layer]];
     w->layer = layer;
+    w->rows.layout = of->pages;
+    w->rows.ring = of->ring;
+    w->prompt = of->prompt;
     evict_in_kind(w->evict, &limits, plan_kind(w->plan, layer), &w->rule, &limits);
 }
 
@@ -168,7 +172,7 @@ void layer_set_kv(const struct layer_work *w, const struct batch *b, const struc
 {
     int64_t first = (int64_t)b->index * w->plan->batch; // the batch's first row in the run
     const int ring = w->ring_bytes > 0 ? EVICT_RING_MAX : 0, layer = w->layer;
-    const int64_t slots = w->shape->n_kv_heads * plan_kv_slots_before(w->plan, layer, ring);
+    const int64_t slots = plan_kv_slots_before(w->plan, w->shape, layer, ring);
     rows->slots_cap = plan_kv_slots(w->plan, layer) + ring;
     rows->pages = kv->pages;
     rows->tails = kv->tails;

@@ -133,7 +133,7 @@ struct inputs {
 static enum err wait_kv(struct engine *e, struct step s, struct batch *b, struct layer_kv *kv)
 {
     *kv = (struct layer_kv){.tails = home_kv_tails(&e->home, s.layer - 1, s.batch),
-                            .tail_stride = e->home.kv.page_bytes};
+                            .tail_stride = home_kv_page_bytes(&e->home, s.layer - 1)};
     TRY(home_kv_get(&e->home, s.n, s.layer - 1, s.batch, &kv->pages));
     return kv->tails ? verify_pages(e, s, b) : OK;
 }

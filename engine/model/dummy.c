@@ -49,6 +49,8 @@ static const struct dummy_int {
     {"heads", SHAPE_DIM_MAX, 1, offsetof(struct shape, n_heads)},
     {"kv_heads", SHAPE_DIM_MAX, 0, offsetof(struct shape, n_kv_heads)},
     {"head_dim", SHAPE_HEAD_MAX, 0, offsetof(struct shape, head_dim)},
+    {"wide_head_dim", 2 * SHAPE_ROPE_MAX, 0, offsetof(struct shape, wide_head_dim)},
+    {"wide_kv_heads", SHAPE_DIM_MAX, 0, offsetof(struct shape, wide_kv_heads)},
     {"rope_dim", 2 * SHAPE_ROPE_MAX, 0, offsetof(struct shape, rope_dim)},
     {"latent_key", SHAPE_DIM_MAX, 0, offsetof(struct shape, latent_key)},
     {"latent_value", SHAPE_DIM_MAX, 0, offsetof(struct shape, latent_value)},
@@ -96,6 +98,7 @@ static const struct dummy_family {
      QK_NORM_NONE, 0, 0},
     {"phi3", 0, QK_NORM_NONE, 0, 0},
     {"gemma2", 0, QK_NORM_NONE, 0, 0},
+    {"gemma4", 0, QK_NORM_HEAD, 0, 0},
     {"opt", QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B),
      QK_NORM_NONE, 0, 0},
 };
@@ -158,7 +161,8 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
             return fail(ERR_INPUT,
                         "%s:%d: family: unsupported: %s (supported: llama, qwen2, qwen3, mixtral, "
                         "qwen2_moe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, "
-                        "qwen3_next, qwen3_5, qwen3_5_moe, nemotron_h, gpt_oss, phi3, gemma2, opt)",
+                        "qwen3_next, qwen3_5, qwen3_5_moe, nemotron_h, gpt_oss, phi3, gemma2, "
+                        "gemma4, opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
@@ -257,12 +261,14 @@ static enum err finish_shape(struct dummy_config *c)
     if (opt || s->rope_dim == 0)
         s->rope_dim = opt ? 0 : s->head_dim / (1 + family->half_rotated);
     if (s->latent_key > 0)
-        s->attn_scale = 1 / sqrtf((float)shape_query_dim(s));
+        s->attn_scale = 1 / sqrtf((float)shape_query_dim(s, 0));
     family_defaults(s);
     if (gemma2)
         family_gemma2_shape(s);
     if (strcmp(s->family, "gpt_oss") == 0)
         family_gpt_oss_shape(s);
+    if (strcmp(s->family, "gemma4") == 0)
+        family_gemma4_shape(s);
     if (states)
         family_qwen3_next_shape(s);
     if (nemotron)
@@ -300,7 +306,7 @@ static enum err dummy_rows(void *impl, enum tensor_role role, int layer, int fir
     const struct dummy *d = impl;
     uint64_t key = key_of(d, role, layer);
     int n_all, k;
-    role_dims(&d->shape, role, &n_all, &k);
+    role_dims(&d->shape, role, layer, &n_all, &k);
     for (int64_t i = 0; i < n; i++)
         dummy_row(&d->numbers, key, first + i, k, (uint16_t *)out + i * k);
     return OK;
@@ -311,7 +317,7 @@ static enum err dummy_panel_of(void *impl, enum tensor_role role, int layer, int
 {
     const struct dummy *d = impl;
     int n_all, k;
-    role_dims(&d->shape, role, &n_all, &k);
+    role_dims(&d->shape, role, layer, &n_all, &k);
     dummy_panel(&d->numbers, key_of(d, role, layer), first, n, k, panel);
     return OK;
 }
@@ -320,10 +326,12 @@ static enum err dummy_vector(void *impl, enum tensor_role role, int layer, int n
 {
     (void)impl;
     (void)layer;
-    const uint64_t norms = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) |
-                           ROLE_BIT(ROLE_FINAL_NORM_W) | ROLE_BIT(ROLE_POST1_W) |
-                           ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
-                           ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_STATE_NORM_W);
+    const uint64_t norms =
+        ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_FINAL_NORM_W) |
+        ROLE_BIT(ROLE_POST1_W) | ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
+        ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_STATE_NORM_W) | ROLE_BIT(ROLE_ROUTER_NORM_W) |
+        ROLE_BIT(ROLE_EXPERT_NORM_W) | ROLE_BIT(ROLE_EXPERT_POST_W) | ROLE_BIT(ROLE_SHARED_POST_W) |
+        ROLE_BIT(ROLE_ROUTE_SCALE);
     const float x = norms & ROLE_BIT(role)    ? 1.0f
                     : role == ROLE_STATE_CONV ? 0.25f
                     : role == ROLE_STATE_A    ? -1.0f

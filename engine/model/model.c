@@ -58,7 +58,7 @@ static enum err read_tensor(struct model *m, struct pack_in *in, int layer, enum
     if (t.dtype >= N_DTYPES || (role_kind(role) == ROLE_IS_VECTOR && t.dtype != DTYPE_F32))
         return bad_meta(m, layer, "tensor format");
     int n, k;
-    role_dims(&m->shape, role, &n, &k);
+    role_dims(&m->shape, role, layer - 1, &n, &k);
     if (role == ROLE_HEAD)
         n = l->vocab_rows;
     int64_t n_bytes = t.n == n && t.k == k ? role_bytes(role, t.dtype, n, k) : -1;
@@ -265,12 +265,14 @@ enum err model_cut(struct model *part, const struct model *whole, int from, int 
     *part = *whole;
     part->first = from;
     s->n_layers = n;
+    memmove(s->layer_wide, s->layer_wide + from, (size_t)n * sizeof *s->layer_wide);
     memmove(s->layer_rope, s->layer_rope + from, (size_t)n * sizeof *s->layer_rope);
     memmove(s->layer_dense, s->layer_dense + from, (size_t)n * sizeof *s->layer_dense);
     memmove(s->layer_state, s->layer_state + from, (size_t)n * sizeof *s->layer_state);
     memmove(s->layer_bare, s->layer_bare + from, (size_t)n * sizeof *s->layer_bare);
     memmove(s->layer_window, s->layer_window + from, (size_t)n * sizeof *s->layer_window);
     memmove(s->layer_alpha, s->layer_alpha + from, (size_t)n * sizeof *s->layer_alpha);
+    memmove(s->layer_scale, s->layer_scale + from, (size_t)n * sizeof *s->layer_scale);
     part->n_slices = ends ? whole->n_slices : 0;
     part->n_layers = 1 + n + part->n_slices;
     part->layers = calloc((size_t)part->n_layers, sizeof *part->layers);
@@ -355,9 +357,9 @@ enum err model_piece_check(const struct model *m, int layer, int64_t piece, cons
                 m->path, layer, (long long)piece, (long long)(l->offset + piece * PIECE_BYTES));
 }
 
-void model_kv_layout(const struct shape *s, enum kv_format format, struct kv_layout *l)
+void model_kv_layout(const struct shape *s, int wide, enum kv_format format, struct kv_layout *l)
 {
-    kv_layout_init(l, format, s->n_kv_heads, s->head_dim);
+    kv_layout_init(l, format, shape_kv_heads_of(s, wide), shape_head_dim_of(s, wide));
     if (s->latent_key > 0)
         kv_layout_keys_only(l);
 }

@@ -108,8 +108,9 @@ static inline const float *model_vector(const struct model_layer *l, enum tensor
     return t->n > 0 ? (const float *)(const void *)((const uint8_t *)base + t->offset) : NULL;
 }
 
-/* The layout of a row's pages in this format. */
-void model_kv_layout(const struct shape *s, enum kv_format format, struct kv_layout *l);
+/* The layout of a row's pages in this format; wide: in layers of layer_wide[] (1), or the others.
+ */
+void model_kv_layout(const struct shape *s, int wide, enum kv_format format, struct kv_layout *l);
 /* The compute format of a matrix under `compute`. */
 static inline enum compute model_compute(enum tensor_role role, enum compute compute)
 {

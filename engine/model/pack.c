@@ -137,7 +137,13 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(latent_key)                                                                                  \
     X(latent_value)                                                                                \
     X(latent_query)                                                                                \
-    X(group_best)
+    X(group_best)                                                                                  \
+    X(wide_head_dim)                                                                               \
+    X(wide_kv_heads)                                                                               \
+    X(tied_kv)                                                                                     \
+    X(value_norm)                                                                                  \
+    X(route_scales)                                                                                \
+    X(expert_norms)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \
@@ -177,7 +183,7 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
     for (int r = 0; r < SHAPE_ROPES; r++) {
         put_f32(o, s->ropes[r].scale);
         for (int i = 0; i < SHAPE_ROPE_MAX; i++)
-            put_f32(o, i < s->rope_dim / 2 ? s->ropes[r].inv_freq[i] : 0);
+            put_f32(o, i < shape_rope_width(s, r) / 2 ? s->ropes[r].inv_freq[i] : 0);
     }
     pack_put(o, s->layer_rope, sizeof s->layer_rope);
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
@@ -185,6 +191,9 @@ void pack_put_shape(struct pack_out *o, const struct shape *s)
     pack_put(o, s->layer_state, sizeof s->layer_state);
     pack_put(o, s->layer_bare, sizeof s->layer_bare);
     pack_put(o, s->layer_dense, sizeof s->layer_dense);
+    pack_put(o, s->layer_wide, sizeof s->layer_wide);
+    for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
+        put_f32(o, s->layer_scale[i]);
     for (int i = 0; i < 2 * s->n_layers && s->act == ACT_XIELU; i++)
         put_f32(o, s->layer_alpha[i / 2][i % 2]);
 }
@@ -220,6 +229,11 @@ void pack_get_shape(struct pack_in *in, struct shape *s)
     const void *layer_dense = pack_get(in, sizeof s->layer_dense);
     if (layer_dense)
         memcpy(s->layer_dense, layer_dense, sizeof s->layer_dense);
+    const void *layer_wide = pack_get(in, sizeof s->layer_wide);
+    if (layer_wide)
+        memcpy(s->layer_wide, layer_wide, sizeof s->layer_wide);
+    for (int i = 0; i < SHAPE_LAYERS_MAX; i++)
+        s->layer_scale[i] = get_f32(in);
     const int known = s->act == ACT_XIELU && s->n_layers > 0;
     const int n_alpha = known ? (int)min_i64(s->n_layers, SHAPE_LAYERS_MAX) : 0;
     for (int i = 0; i < 2 * n_alpha; i++) // the shape's numbers are checked later

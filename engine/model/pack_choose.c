@@ -45,7 +45,7 @@ static enum err open_buffers(struct chooser *c)
             if (!is_candidate(c->r, role, layer))
                 continue;
             int n, k;
-            role_dims(&p->shape, role, &n, &k);
+            role_dims(&p->shape, role, layer, &n, &k);
             raw_bytes = max_i64(raw_bytes, dtype_row_bytes(p->dtype(p->impl, role, layer), k));
             k_max = max_i64(k_max, k);
             c->total_bytes += (int64_t)n * k * 2;
@@ -85,7 +85,7 @@ static enum err tell(struct chooser *c, int64_t n_bytes)
 static enum err choose_matrix(struct chooser *c, int role, int layer, uint8_t *bf12)
 {
     int n, k;
-    role_dims(&c->r->provider->shape, role, &n, &k);
+    role_dims(&c->r->provider->shape, role, layer, &n, &k);
     const int64_t bytes = dtype_panel_bytes(DTYPE_BF12, k);
     *bf12 = bytes > 0 && bytes < dtype_panel_bytes(DTYPE_BF16, k);
     int first = 0;

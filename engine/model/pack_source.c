@@ -41,7 +41,7 @@ static const struct source_tensor *part_of(const struct file_provider *f, enum t
 {
     const int parts = family_parts(&f->family, role);
     int n, k;
-    family_file_dims(&f->family, role, &n, &k);
+    family_file_dims(&f->family, role, layer, &n, &k);
     const struct source_tensor *t =
         family_part(&f->family, f->source, role, layer, *row / (n / parts));
     CHECK(t != NULL);
@@ -115,7 +115,7 @@ static enum err whole_rows(struct file_provider *f, enum tensor_role role, int l
                            int n, uint8_t *out)
 {
     int k, all;
-    family_file_dims(&f->family, role, &all, &k);
+    family_file_dims(&f->family, role, layer, &all, &k);
     for (int done = 0, some; done < n; done += some) {
         int row = first + done;
         const struct source_tensor *t = part_of(f, role, layer, &row, &some);
@@ -130,8 +130,8 @@ static enum err file_rows(void *impl, enum tensor_role role, int layer, int firs
 {
     struct file_provider *f = impl;
     int k, file_k, all;
-    role_dims(&f->family.shape, role, &all, &k);
-    family_file_dims(&f->family, role, &all, &file_k);
+    role_dims(&f->family.shape, role, layer, &all, &k);
+    family_file_dims(&f->family, role, layer, &all, &file_k);
     const int64_t row_bytes = dtype_row_bytes(file_dtype(f, role, layer), k);
     for (int done = 0, some; done < n; done += some) {
         const int row = family_file_row(&f->family, role, first + done);
@@ -169,7 +169,7 @@ static enum err file_vector(void *impl, enum tensor_role role, int layer, int n,
     const struct family_model *m = &f->family;
     const int parts = family_parts(m, role);
     int file_n, k;
-    family_file_dims(m, role, &file_n, &k);
+    family_file_dims(m, role, layer, &file_n, &k);
     const int64_t all = m->cut[role].rows > 0 ? m->cut[role].rows : file_n;
     float *numbers = malloc((size_t)all * sizeof *numbers);
     enum err e = numbers ? OK : fail(ERR_FIT, "no memory for %s", role_name(role));
@@ -180,6 +180,8 @@ static enum err file_vector(void *impl, enum tensor_role role, int layer, int n,
         const int row = family_file_row(m, role, i);
         const float plus = (m->plus_one & ROLE_BIT(role)) ? 1.0f : 0.0f;
         out[i] = row < 0 ? 0 : numbers[family_source_row(m, role, row)] + plus;
+        if (role == ROLE_ROUTER_NORM_W)
+            out[i] *= m->router_factor;
         if (m->logs & ROLE_BIT(role)) // in double: all math libraries round alike
             out[i] = (float)-exp((double)out[i]);
     }

@@ -81,7 +81,7 @@ static enum err place_layer(struct writer *w, struct model_layer *l, enum role_p
         if (role_place(role) != place || !pack_has(w->p, role, layer))
             continue;
         struct model_tensor *t = &l->tensors[role];
-        role_dims(s, role, &t->n, &t->k);
+        role_dims(s, role, layer, &t->n, &t->k);
         if (role == ROLE_HEAD)
             t->n = vocab_rows;
         t->dtype = stored_as(w, role, layer);
@@ -119,10 +119,11 @@ static void count_params(struct writer *w)
     for (int role = 0; role < N_ROLES; role++) {
         if (!(p->roles & ROLE_BIT(role)) || (role == ROLE_HEAD && p->tied))
             continue;
-        int n, k;
-        role_dims(&p->shape, role, &n, &k);
-        for (int layer = 0; layer < pack_copies(p, role); layer++)
+        for (int layer = 0; layer < pack_copies(p, role); layer++) {
+            int n, k;
+            role_dims(&p->shape, role, layer, &n, &k);
             w->n_params += pack_has(p, role, layer) ? (int64_t)n * k : 0;
+        }
     }
 }
 

@@ -59,7 +59,7 @@ DEVICE void norm_part(const struct norm_args *a, const float *part, float mean, 
 #pragma unroll
         for (int j = 0; j < NORM_AHEAD; j++) {
             const int i = first + j * NORM_THREADS;
-            weight[j] = i < n ? a->weight[from + i] : 0;
+            weight[j] = i < n && a->weight ? a->weight[from + i] : 1;
             bias[j] = i < n && a->bias ? a->bias[from + i] : 0;
         }
 #pragma unroll

@@ -139,8 +139,8 @@ void exact_norm(const struct ops *ops, const struct norm_args *a)
             squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
         float scale = math_norm_scale(math_sum16(squares), a->dim, a->eps);
         for (int i = 0; i < a->dim; i++) {
-            float v = (x[i] - mean) * scale;
-            y[i] = a->bias ? fmaf(v, a->weight[i], a->bias[i]) : v * a->weight[i];
+            float v = (x[i] - mean) * scale, weight = a->weight ? a->weight[i] : 1;
+            y[i] = a->bias ? fmaf(v, weight, a->bias[i]) : v * weight;
         }
     }
 }

@@ -137,7 +137,8 @@ void ref_norm(const struct ops *ops, const struct norm_args *a)
         for (int i = 0; i < a->dim; i++)
             var += (x[i] - mean) * (x[i] - mean) / a->dim;
         for (int i = 0; i < a->dim; i++)
-            y[i] = (float)((x[i] - mean) / sqrt(var + (double)a->eps) * a->weight[i] +
+            y[i] = (float)((x[i] - mean) / sqrt(var + (double)a->eps) *
+                               (a->weight ? a->weight[i] : 1) +
                            (a->bias ? a->bias[i] : 0));
     }
 }
@@ -298,8 +299,8 @@ static void ref_route_token(const struct route_args *a, int row)
     }
     alone = alone < ROUTE_SUM_MIN ? ROUTE_SUM_MIN : alone; // NaN stays
     for (int j = 0; j < r->n_used; j++)
-        r->weights[row * r->n_used + j] =
-            (float)(a->alone ? scores[j] / alone : scores[j]) * a->scale;
+        r->weights[row * r->n_used + j] = (float)(a->alone ? scores[j] / alone : scores[j]) *
+                                          a->scale * (a->scales ? a->scales[chosen[j]] : 1);
 }
 
 void ref_route(const struct ops *ops, const struct route_args *a)

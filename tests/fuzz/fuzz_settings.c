@@ -100,7 +100,7 @@ static void model_cfg_one(const uint8_t *data, size_t n)
     CHECK(!shape_check(&p.shape));
     for (int role = 0; role < N_ROLES; role++) {
         int rows, k;
-        role_dims(&p.shape, (enum tensor_role)role, &rows, &k);
+        role_dims(&p.shape, (enum tensor_role)role, 0, &rows, &k);
         CHECK(rows >= 0 && k >= 0);
     }
     dummy_close(&p);

@@ -36,7 +36,7 @@ void fuzz_provider_use(const struct pack_provider *p)
             layer--;
         if (layer < 0)
             continue;
-        role_dims(&p->shape, (enum tensor_role)role, &n, &k);
+        role_dims(&p->shape, (enum tensor_role)role, layer, &n, &k);
         CHECK(n > 0 && k > 0);
         if (role_kind((enum tensor_role)role) == ROLE_IS_VECTOR)
             vector_use(p, (enum tensor_role)role, layer, n);

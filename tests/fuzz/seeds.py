@@ -575,6 +575,8 @@ MODELS = {
                "vocab = 40\ncontext = 64\n",
     "qwen2_moe": "family = qwen2_moe\ndim = 32\nlayers = 2\nheads = 2\nhead_dim = 16\nffn = 32\nexperts = 3\nexperts_used = 2\n"
                  "shared_ffn = 40\ndense_ffn = 48\ndense_layers = 1\nvocab = 40\ncontext = 64\n",
+    "gemma4": "family = gemma4\ndim = 32\nlayers = 6\nheads = 2\nhead_dim = 16\nwide_head_dim = 24\nwide_kv_heads = 1\nffn = 32\n"
+              "experts = 3\nexperts_used = 2\nshared_ffn = 40\nvocab = 40\ncontext = 64\n",
 }
 
 

@@ -13,7 +13,7 @@ import tiny
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "granitemoe", "granitemoeshared", "glm4_moe", "solar_open", "dots1",
             "minimax_m2", "ernie4_5_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2_moe", "granitemoehybrid",
-            "nemotron_h", *latent.FAMILIES)
+            "nemotron_h", "gemma4_moe", *latent.FAMILIES)
 YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
@@ -171,6 +171,8 @@ def gain_of(spec, name):
     """How wide numbers are spread; None where families.py's own rule does."""
     if spec == "gpt_oss-plain" and name.endswith("experts.gate_up_proj"):
         return 4
+    if name.endswith("router.proj.weight"):  # of vectors as long as 1
+        return 20
     routers = ("mlp.gate.weight", "block_sparse_moe.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight", "router.weight",
                "router.layer.weight")
     return 2.5 if name.endswith(routers) else None

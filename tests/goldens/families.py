@@ -15,6 +15,7 @@ import gguf
 import numpy as np
 
 import experts
+import gemma4
 import latent
 import states
 import tiny
@@ -235,6 +236,7 @@ SPECS = {
     "apertus-usual": common("apertus", 64, 2, 2, 128, 2, head_dim=48, hidden_act="xielu", rms_norm_eps=1e-6, tie_word_embeddings=True),
     **states.specs(common),
     **latent.specs(common),
+    **gemma4.specs(common),
 }
 # What GGUF files cannot say: they would be another model.
 NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern": "the pattern", "gemma3-vision": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
@@ -244,7 +246,7 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "ministral3-window": "sliding_window", "apertus-scaled": "llama3's divisors, rounded",
            "apertus-usual": "llama3's divisors, rounded",
            "exaone4-still": "a window of no layer", "cohere-bias": "a head of its own", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
-           **experts.NO_GGUF, **latent.NO_GGUF, **{spec: "not read yet" for spec in states.specs(common)}}
+           **experts.NO_GGUF, **latent.NO_GGUF, **{spec: "not read yet" for spec in (*states.specs(common), *gemma4.specs(common))}}
 FORMS = ("f32", "bf16")
 
 
@@ -284,8 +286,8 @@ def weights(spec, tensors, form="f32"):
         elif len(shape) == 1 or name.endswith("bias"):
             steps = r.randint(-32, 33, shape)
             plus_one = kind.startswith("gemma") or states.is_plus_one(kind, name)
-            scale = name.endswith("weight") and not plus_one
-            x = ((64 + steps) / 64 if scale else steps / 128).astype(np.float32)
+            scale = name.endswith("weight") and not plus_one or gemma4.is_scale(kind, name)
+            x = ((64 + steps) / 64 * gemma4.size(kind, name) if scale else steps / 128).astype(np.float32)
         else:
             x = tiny.spread(r, shape, gain_of(spec, name) / 16 * (256 / max(shape[1], 64)) ** 0.5)
             x = x if form == "f32" else tiny.decode(*tiny.encode(x, form)).reshape(shape)

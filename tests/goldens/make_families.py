@@ -18,6 +18,7 @@ import transformers
 
 import experts
 import families
+import gemma4
 import routes
 import states
 import tiny
@@ -30,7 +31,7 @@ NEW = 24
 
 def tensors_of(config):
     """[name, shape] of what a checkpoint of this model holds."""
-    if config["model_type"] in (*experts.FAMILIES, *states.FAMILIES, "apertus") or "text_config" in config:
+    if config["model_type"] in (*experts.FAMILIES, *states.FAMILIES, *gemma4.FAMILIES, "apertus") or "text_config" in config:
         return saved_tensors(config)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**copy.deepcopy(config)))

@@ -21,6 +21,14 @@ LEAST_GREEDY = 1e-3  # of generated tokens, which are compared in f32 only
 OWN = 8  # tokens of that continuation: longer ones without a near-tie are hard to find
 
 
+def is_gemma4(module):
+    return type(module).__name__ == "Gemma4TextRouter"  # gives probabilities, not logits
+
+
+def logits_of(router, x):
+    return router.proj(router.norm(x) * router.scale * router.scalar_root_size)
+
+
 def keys(router, args, logits):
     """What experts are chosen by, logits or scores with a bias, and how steep that is, on the average, by logits."""
     statics = getattr(router, "moe_statics", None)
@@ -38,13 +46,14 @@ def lead(router, args, logits):
         top = x.topk(k + 1, -1).values
         return (top[:, -2] - top[:, -1]) / (terms * slope * logits.abs().amax(-1))
 
+    top_k = router.config.top_k_experts if is_gemma4(router) else router.top_k
     n, used = getattr(router, "num_group", 1), getattr(router, "topk_group", 1)
     if n == used or getattr(router, "topk_method", None) == "greedy":  # then nothing reads the groups
-        return of(key, router.top_k)
+        return of(key, top_k)
     terms = 1 if getattr(router, "topk_method", None) else 2  # deepseek_v2's groups count by their best
     sums = key.view(len(key), n, -1).topk(terms).values.sum(-1)
     inside = torch.zeros_like(sums).scatter_(1, sums.topk(used).indices, 1).repeat_interleave(key.shape[1] // n, 1)
-    return torch.minimum(of(sums, used, terms), of(torch.where(inside > 0, key, key.amin(-1, True) - 1), router.top_k))
+    return torch.minimum(of(sums, used, terms), of(torch.where(inside > 0, key, key.amin(-1, True) - 1), top_k))
 
 
 @torch.no_grad()
@@ -54,11 +63,12 @@ def routed(model, ids, state=None):
     near, chosen, hooks = [], [], []
 
     def see(router, args, out):
-        near.append(lead(router, args, out[0].double()).view(ids.shape))
+        logits = logits_of(router, args[0]) if is_gemma4(router) else out[0]
+        near.append(lead(router, args, logits.double()).view(ids.shape))
         chosen.append(out[2].sort(-1).values.view(*ids.shape, -1))
 
     for m in model.modules():
-        if type(m).__name__.lower().endswith("topkrouter"):
+        if type(m).__name__.lower().endswith("topkrouter") or is_gemma4(m):
             hooks.append(m.register_forward_hook(see))
     logits = model(ids, past_key_values=state, use_cache=state is not None).logits
     for h in hooks:

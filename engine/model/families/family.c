@@ -89,6 +89,22 @@ enum err family_flag(const struct source *s, const char *name, const char *key, 
     return OK;
 }
 
+enum err family_number(const struct source *s, const char *tensor, double *out)
+{
+    const struct source_tensor *t = source_find(s, tensor);
+    uint8_t raw[4];
+    float f;
+    if (!t)
+        return OK;
+    if ((t->dtype != DTYPE_F32 && t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16) ||
+        t->n_bytes != dtype_row_bytes(t->dtype, 1))
+        return fail(ERR_INPUT, "%s: tensor %s: expected one number", s->path, tensor);
+    TRY(source_read(s, t, 0, t->n_bytes, raw));
+    dtype_decode_row(t->dtype, raw, 1, &f);
+    *out = (double)f;
+    return OK;
+}
+
 enum err family_str(const struct source *s, const char *name, const char *key, char *buf,
                     int64_t buf_bytes)
 {
@@ -207,9 +223,10 @@ static int has_inner_rows(const struct family_model *m, enum tensor_role role)
     return role_is_experts(&m->shape, role) && role != ROLE_DOWN && role != ROLE_DOWN_B;
 }
 
-void family_file_dims(const struct family_model *m, enum tensor_role role, int *n, int *k)
+void family_file_dims(const struct family_model *m, enum tensor_role role, int layer, int *n,
+                      int *k)
 {
-    role_dims(&m->shape, role, n, k);
+    role_dims(&m->shape, role, layer, n, k);
     if (has_inner_rows(m, role))
         *n = *n / m->shape.ffn_dim * m->file_ffn;
     else if (role_is_experts(&m->shape, role) && role == ROLE_DOWN)
@@ -230,7 +247,7 @@ int family_parts(const struct family_model *m, enum tensor_role role)
     int n, k;
     if (!name || !strstr(name, "%d"))
         return 1;
-    role_dims(&m->shape, role, &n, &k);
+    role_dims(&m->shape, role, 0, &n, &k);
     return role_is_experts(&m->shape, role) ? m->shape.n_experts : n / m->shape.head_dim;
 }
 
@@ -268,7 +285,7 @@ static int64_t unpaired_row(const struct family_model *m, enum tensor_role role,
 /* Latent attention rotates the last numbers of a head of q, and of the key; sluice the first. */
 static int64_t latent_row(const struct family_model *m, enum tensor_role role, int64_t row)
 {
-    const int64_t head = role == ROLE_Q ? shape_query_dim(&m->shape) : m->shape.head_dim;
+    const int64_t head = role == ROLE_Q ? shape_query_dim(&m->shape, 0) : m->shape.head_dim;
     const int64_t turned = m->shape.rope_dim, half = turned / 2, at = row % head;
     if (role != ROLE_Q && role != ROLE_K)
         return row;
@@ -392,11 +409,11 @@ static void print_dims(char *buf, size_t buf_bytes, int n_dims, const int64_t *d
 }
 
 /* Dimensions of one of a role's tensors in the file; a vector of heads may be [heads, head_dim]. */
-static int expected_dims(const struct family_model *m, enum tensor_role role,
+static int expected_dims(const struct family_model *m, enum tensor_role role, int layer,
                          const struct source_tensor *t, int64_t dims[2])
 {
     int n, k;
-    family_file_dims(m, role, &n, &k);
+    family_file_dims(m, role, layer, &n, &k);
     dims[0] = m->cut[role].rows > 0 ? m->cut[role].rows : n / family_parts(m, role);
     dims[1] = k;
     if (role_kind(role) == ROLE_IS_VECTOR && t->n_dims == 2 && m->shape.qk_norm == QK_NORM_OWN &&
@@ -430,7 +447,7 @@ static enum err check_tensor(const struct family_model *m, const struct source *
         return fail(ERR_INPUT, "%s: tensor %s: unsupported format", s->path, name);
     }
     int64_t dims[2], flat[SOURCE_DIMS_MAX];
-    int n_dims = expected_dims(m, role, t, dims);
+    int n_dims = expected_dims(m, role, layer, t, dims);
     if (flat_dims(m, role, t, flat) != n_dims || flat[0] != dims[0] ||
         (n_dims == 2 && flat[1] != dims[1])) {
         print_dims(expected, sizeof expected, n_dims, dims);
@@ -496,7 +513,9 @@ static int is_role(const struct family_model *m, const char *name, int layer)
 {
     char of_part[NAME_BYTES];
     if (m->shape.act == ACT_XIELU && strncmp(name, "mlp.act_fn.", 11) == 0)
-        return 1; // a number, which the reader has put into the shape
+        return 1; // a number, which the reader has put into the shape, as the next one
+    if (m->shape.layer_scale[layer] > 0 && strcmp(name, "layer_scalar") == 0)
+        return 1;
     for (int role = 0; role < N_ROLES; role++) {
         if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) ||
             !role_in_layer(&m->shape, role, layer))
@@ -597,13 +616,16 @@ static const struct neutral {
     {"logits_scaling", 1, GRANITE},
     {"logit_scale", 1, "cohere cohere2"},
     {"attn_logit_softcapping", 0, "gemma2"},
-    {"final_logit_softcapping", 0, "gemma2"},
+    {"final_logit_softcapping", 0, "gemma2 gemma4"},
     {"query_pre_attn_scalar", 0, "gemma2 gemma3"},
     {"no_rope_layers", 0, "smollm3"},
     {"num_local_experts", 0,
      "qwen3_next qwen3_5_moe mixtral qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe "
      "minimax_m2 ernie4_5_moe lfm2_moe nemotron_h" DEEPSEEK},
-    {"num_experts", 0, "qwen2_moe qwen3_moe olmoe ernie4_5_moe qwen3_next qwen3_5_moe lfm2_moe"},
+    {"num_kv_shared_layers", 0, ""},
+    {"use_double_wide_mlp", 0, ""},
+    {"num_experts", 0,
+     "gemma4 qwen2_moe qwen3_moe olmoe ernie4_5_moe qwen3_next qwen3_5_moe lfm2_moe"},
     {"moe_num_experts", 0, "ernie4_5_moe"},
     {"moe_layer_interval", 1, ""},
     {"use_bias", 0, ""},
@@ -629,7 +651,7 @@ static const struct neutral {
     {"scale_attn_by_inverse_layer_idx", 0, ""},
     {"scale_attn_weights", 1, ""},
     {"use_mup", 0, ""},
-    {"use_bidirectional_attention", 0, ""},
+    {"use_bidirectional_attention", 0, "gemma4"},
     {"add_cross_attention", 0, ""},
     {"is_encoder_decoder", 0, ""},
     {".expert_count", 0,
@@ -722,7 +744,8 @@ static enum err pad_experts(struct family_model *m, const struct source *s, cons
 /* Layers of a kind have the same roles. */
 static int kind_of(const struct shape *s, int layer)
 {
-    return shape_has_experts(s, layer) + 2 * s->layer_state[layer] + 4 * s->layer_bare[layer];
+    return shape_has_experts(s, layer) + 2 * s->layer_state[layer] + 4 * s->layer_bare[layer] +
+           8 * s->layer_wide[layer];
 }
 
 enum err family_read(struct family_model *m, const struct source *s)
@@ -742,7 +765,7 @@ enum err family_read(struct family_model *m, const struct source *s)
         return family_fail(s, "", bad, "out of range");
     TRY(source_check_ends(s, m->shape.vocab));
     TRY(check_tensors(m, s));
-    for (int kind = 0; kind < 8; kind++) // the first layer of each kind
+    for (int kind = 0; kind < 16; kind++) // the first layer of each kind
         for (int i = 0; i < m->shape.n_layers; i++)
             if (kind_of(&m->shape, i) == kind) {
                 TRY(check_strangers(m, s, i, ROLE_NORM1_W));

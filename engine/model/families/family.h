@@ -38,6 +38,7 @@ struct family_model {
     uint64_t transposed; // ROLE_BIT()s of matrices stored as [k, n]
     uint64_t plus_one;   // ROLE_BIT()s of vectors stored minus 1
     uint64_t logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
+    float router_factor; // on the vector ROLE_ROUTER_NORM_W, beyond what is stored
     struct family_cut cut[N_ROLES];
     /* Files in which an MLP is a layer by itself (nemotron_h): how many layers the file has, and
      * which of them are a layer's attention and MLP; 0: those of the shape. */
@@ -74,6 +75,11 @@ struct family_unused {
     X("gemma2", "gemma2", "gemma2", "Gemma2ForCausalLM", family_gemma2_read)                       \
     X("gemma3", "gemma3", "gemma3_text", "Gemma3ForCausalLM", family_gemma3_read)                  \
     X("gemma3", "", "gemma3", "Gemma3ForConditionalGeneration", family_gemma3_vision_read)         \
+    X("gemma4", "", "gemma4_text", "Gemma4ForCausalLM", family_gemma4_read)                        \
+    X("gemma4", "", "gemma4", "Gemma4ForConditionalGeneration", family_gemma4_vision_read)         \
+    X("gemma4", "", "gemma4_unified_text", "Gemma4UnifiedForCausalLM", family_gemma4_read)         \
+    X("gemma4", "", "gemma4_unified", "Gemma4UnifiedForConditionalGeneration",                     \
+      family_gemma4_vision_read)                                                                   \
     X("phi3", "phi3", "phi3", "Phi3ForCausalLM", family_phi3_read)                                 \
     X("gpt_neox", "gptneox", "gpt_neox", "GPTNeoXForCausalLM", family_gpt_neox_read)               \
     X("gpt2", "gpt2", "gpt2", "GPT2LMHeadModel", family_gpt2_read)                                 \
@@ -130,7 +136,8 @@ int family_parts(const struct family_model *m, enum tensor_role role);
 const struct source_tensor *family_part(const struct family_model *m, const struct source *s,
                                         enum tensor_role role, int layer, int part);
 /* role_dims() of what the file has, which lacks the zeros in experts. */
-void family_file_dims(const struct family_model *m, enum tensor_role role, int *n, int *k);
+void family_file_dims(const struct family_model *m, enum tensor_role role, int layer, int *n,
+                      int *k);
 /* Row `row` of the role in a pack, without those zeros; -1: one of them. */
 int family_file_row(const struct family_model *m, enum tensor_role role, int row);
 /* The file's row (or bias element) that is row `row` of family_file_dims(): undoes paired_rows and
@@ -252,6 +259,8 @@ enum err family_float(const struct source *s, const char *name, const char *key,
 enum err family_flag(const struct source *s, const char *name, const char *key, int *out);
 /* Refuses keys that other families compute with; family_read checks the file's top level. */
 enum err family_check_keys(const struct source *s, const char *family, const char *name);
+/* The number that a tensor of one is; without the tensor *out stays. */
+enum err family_number(const struct source *s, const char *tensor, double *out);
 /* Copies a string to buf, truncated; an absent key leaves buf unchanged. */
 enum err family_str(const struct source *s, const char *name, const char *key, char *buf,
                     int64_t buf_bytes);
@@ -277,6 +286,8 @@ enum err family_act(const struct source *s, const char *name, const char *key, c
                     int *out);
 /* gemma2's defaults apart from its sizes; for dummies too. */
 void family_gemma2_shape(struct shape *shape);
+/* The same for gemma4, whose sizes of wide layers may be set. */
+void family_gemma4_shape(struct shape *shape);
 /* The same for gpt-oss. */
 void family_gpt_oss_shape(struct shape *shape);
 /* The same for qwen3_next and its kin: states as published in all but every fourth layer; sizes

@@ -36,22 +36,6 @@ enum { ALPHA_P, ALPHA_N, BETA_OF, EPS, N_NUMBERS };
 static const char *const numbers[N_NUMBERS] = {"alpha_p", "alpha_n", "beta", "eps"};
 typedef double xielu_numbers[N_NUMBERS];
 
-static enum err read_tensor(const struct source *s, const char *name, double *out)
-{
-    const struct source_tensor *t = source_find(s, name);
-    uint8_t raw[4];
-    float f;
-    if (!t)
-        return OK;
-    if ((t->dtype != DTYPE_F32 && t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16) ||
-        t->n_bytes != dtype_row_bytes(t->dtype, 1))
-        return fail(ERR_INPUT, "%s: tensor %s: expected one number", s->path, name);
-    TRY(source_read(s, t, 0, t->n_bytes, raw));
-    dtype_decode_row(t->dtype, raw, 1, &f);
-    *out = (double)f;
-    return OK;
-}
-
 /* One number of all layers; NaN where a file has none. */
 static enum err read_gguf_number(const struct source *s, int number, int n_layers,
                                  xielu_numbers *to)
@@ -104,7 +88,7 @@ static enum err read_alphas(const struct family_model *m, const struct source *s
             TRY(read_gguf_number(s, number, shape->n_layers, of));
         for (int i = 0; i < shape->n_layers && s->kind == SOURCE_HF; i++) {
             snprintf(name, sizeof name, "%slayers.%d.mlp.act_fn.%s", m->prefix, i, numbers[number]);
-            TRY(read_tensor(s, name, &of[i][number]));
+            TRY(family_number(s, name, &of[i][number]));
         }
     }
     for (int i = 0; i < shape->n_layers; i++)

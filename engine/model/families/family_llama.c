@@ -369,7 +369,8 @@ static enum err read_rope_hf(struct rope *rope, const struct source *s,
 /* Sets the number of rotated dimensions of a head. */
 static enum err rotated_dims(const struct source *s, struct shape *shape, const struct rope *rope)
 {
-    shape->rope_dim = (int)(shape->head_dim * rope->partial);
+    const double turned = rope->kind == ROPE_PROPORTIONAL ? 1 : rope->partial;
+    shape->rope_dim = (int)(shape->head_dim * turned);
     if (shape->rope_dim < 2 || shape->rope_dim % 2 != 0)
         return family_fail(s, "", "head_dim", "%d of %d numbers cannot be rotated in pairs",
                            shape->rope_dim, shape->head_dim);

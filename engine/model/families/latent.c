@@ -89,7 +89,7 @@ enum err latent_order(struct family_model *m, const struct source *s, const stru
     struct shape *shape = &m->shape;
     const int64_t key = shape->latent_key, both = key + shape->latent_value;
     const int64_t rows = shape->n_heads * both;
-    double scale = 1 / sqrt((double)shape_query_dim(shape));
+    double scale = 1 / sqrt((double)shape_query_dim(shape, 0));
     int paired = 1;
     if (rope->kind != ROPE_PLAIN && rope->factor > 1) { // of YaRN, for both q and k
         const double grown = rope->mscale_all_dim * 0.1 * log(rope->factor) + 1;

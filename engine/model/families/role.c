@@ -63,6 +63,11 @@ static const struct role_info {
     [ROLE_LATENT_V] = {"latent_v", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_STATE_CONV_B] = {"state_conv_bias", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_STATE_SKIP] = {"state_skip", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_ROUTE_SCALE] = {"route_scale", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_ROUTER_NORM_W] = {"router_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_EXPERT_NORM_W] = {"expert_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_EXPERT_POST_W] = {"expert_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_SHARED_POST_W] = {"shared_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
 };
 
 /* What a layer with a state has in the place of attention: of every kind of state, of all but a
@@ -85,7 +90,8 @@ static const struct role_info {
 #define BESIDE_ROLES                                                                               \
     (ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) | ROLE_BIT(ROLE_SHARED_GATE) |                \
      ROLE_BIT(ROLE_SHARED_UP) | ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE) |                \
-     ROLE_BIT(ROLE_CHOICE_B))
+     ROLE_BIT(ROLE_CHOICE_B) | ROLE_BIT(ROLE_ROUTE_SCALE) | ROLE_BIT(ROLE_ROUTER_NORM_W) |         \
+     ROLE_BIT(ROLE_EXPERT_NORM_W) | ROLE_BIT(ROLE_EXPERT_POST_W) | ROLE_BIT(ROLE_SHARED_POST_W))
 
 const char *role_name(enum tensor_role role)
 {
@@ -121,6 +127,38 @@ static enum role_need state_need(const struct shape *s, enum tensor_role role)
     if (STATE_RECURS & ROLE_BIT(role))
         return need_if(s->state == STATE_DELTA || s->state == STATE_MAMBA);
     return need_if(s->state != STATE_NONE);
+}
+
+/* Of models with experts; of other roles, ROLE_REQUIRED. */
+static enum role_need expert_need(const struct shape *s, enum tensor_role role)
+{
+    switch (role) {
+    case ROLE_ROUTER:
+        return need_if(s->n_experts > 0);
+    case ROLE_DENSE_GATE:
+    case ROLE_DENSE_UP:
+    case ROLE_DENSE_DOWN:
+        return need_if(s->dense_dim > 0 && (s->gated || role != ROLE_DENSE_GATE));
+    case ROLE_SHARED_GATE:
+    case ROLE_SHARED_UP:
+    case ROLE_SHARED_DOWN:
+        return need_if(s->shared_dim > 0 && (s->gated || role != ROLE_SHARED_GATE));
+    case ROLE_SHARE:
+        return need_if(s->shared_gate);
+    case ROLE_CHOICE_B:
+        return need_if(s->route_bias);
+    case ROLE_ROUTE_SCALE:
+        return need_if(s->route_scales);
+    case ROLE_ROUTER_NORM_W:
+    case ROLE_EXPERT_NORM_W:
+    case ROLE_EXPERT_POST_W:
+    case ROLE_SHARED_POST_W:
+        return need_if(s->expert_norms);
+    case ROLE_ROUTER_B:
+        return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
+    default:
+        return ROLE_REQUIRED;
+    }
 }
 
 enum role_need role_need(const struct shape *s, enum tensor_role role)
@@ -168,24 +206,8 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return need_if(s->final_norm && s->norm == NORM_LAYER && !s->bare_norm);
     case ROLE_GATE:
         return need_if(s->gated);
-    case ROLE_ROUTER:
-        return need_if(s->n_experts > 0);
-    case ROLE_DENSE_GATE:
-    case ROLE_DENSE_UP:
-    case ROLE_DENSE_DOWN:
-        return need_if(s->dense_dim > 0 && (s->gated || role != ROLE_DENSE_GATE));
-    case ROLE_SHARED_GATE:
-    case ROLE_SHARED_UP:
-    case ROLE_SHARED_DOWN:
-        return need_if(s->shared_dim > 0 && (s->gated || role != ROLE_SHARED_GATE));
-    case ROLE_SHARE:
-        return need_if(s->shared_gate);
-    case ROLE_CHOICE_B:
-        return need_if(s->route_bias);
     case ROLE_Q_GATE:
         return need_if(s->query_gate);
-    case ROLE_ROUTER_B:
-        return s->n_experts > 0 ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_GATE_B:
         return s->gated ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_O_B:
@@ -193,7 +215,7 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_DOWN_B:
         return ROLE_OPTIONAL;
     default:
-        return STATE_ROLES & ROLE_BIT(role) ? state_need(s, role) : ROLE_REQUIRED;
+        return STATE_ROLES & ROLE_BIT(role) ? state_need(s, role) : expert_need(s, role);
     }
 }
 
@@ -216,12 +238,13 @@ int role_is_mlp(enum tensor_role role)
 int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
 {
     const uint64_t attention = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K) |
-                               ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V) | ROLE_BIT(ROLE_V_B) |
-                               ROLE_BIT(ROLE_O) | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_Q_NORM_W) |
-                               ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_SINKS) |
-                               ROLE_BIT(ROLE_Q_GATE);
+                               ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_O) | ROLE_BIT(ROLE_O_B) |
+                               ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_K_NORM_W) |
+                               ROLE_BIT(ROLE_SINKS) | ROLE_BIT(ROLE_Q_GATE);
     if (STATE_ROLES & ROLE_BIT(role))
         return s->layer_state[layer];
+    if (role == ROLE_V || role == ROLE_V_B)
+        return !s->layer_state[layer] && shape_has_values(s, layer);
     if (attention & ROLE_BIT(role))
         return !s->layer_state[layer];
     if (s->layer_bare[layer] && role_is_mlp(role))
@@ -263,9 +286,10 @@ static struct role_size state_dims(const struct shape *s, enum tensor_role role)
     return dims[role];
 }
 
-void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
+void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, int *k)
 {
-    const int q_dim = s->n_heads * shape_query_dim(s), kv_dim = s->n_kv_heads * s->head_dim;
+    const int of = role_place(role) == ROLE_IN_DECODER ? layer : 0, head = shape_head_dim(s, of);
+    const int q_dim = s->n_heads * shape_query_dim(s, of), kv_dim = shape_kv_heads(s, of) * head;
     const int latent = s->head_dim - s->rope_dim, is_latent = s->latent_key > 0;
     const int one = s->qk_norm == QK_NORM_HEAD; // one weight vector for all heads
     const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
@@ -281,7 +305,7 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_K_B] = {kv_dim, 1},
         [ROLE_V] = {kv_dim, s->dim},
         [ROLE_V_B] = {kv_dim, 1},
-        [ROLE_O] = {s->dim, s->n_heads * shape_output_dim(s)},
+        [ROLE_O] = {s->dim, s->n_heads * shape_output_dim(s, of)},
         [ROLE_O_B] = {s->dim, 1},
         [ROLE_NORM2_W] = {s->dim, 1},
         [ROLE_NORM2_B] = {s->dim, 1},
@@ -298,11 +322,11 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_POST1_W] = {s->dim, 1},
         [ROLE_POST2_W] = {s->dim, 1},
         [ROLE_Q_NORM_W] = {is_latent ? s->latent_query
-                           : one     ? s->head_dim
+                           : one     ? head
                                      : q_dim,
                            1},
         [ROLE_K_NORM_W] = {is_latent ? latent
-                           : one     ? s->head_dim
+                           : one     ? head
                                      : kv_dim,
                            1},
         [ROLE_SINKS] = {s->n_heads, 1},
@@ -320,6 +344,11 @@ void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k)
         [ROLE_Q_A] = {s->latent_query, s->dim},
         [ROLE_LATENT_K] = {s->n_heads * latent, s->latent_key},
         [ROLE_LATENT_V] = {s->n_heads * s->latent_value, latent},
+        [ROLE_ROUTE_SCALE] = {s->n_experts, 1},
+        [ROLE_ROUTER_NORM_W] = {s->dim, 1},
+        [ROLE_EXPERT_NORM_W] = {s->dim, 1},
+        [ROLE_EXPERT_POST_W] = {s->dim, 1},
+        [ROLE_SHARED_POST_W] = {s->dim, 1},
     };
     CHECK(role < N_ROLES);
     const struct role_size size = STATE_ROLES & ROLE_BIT(role) ? state_dims(s, role) : dims[role];

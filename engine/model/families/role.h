@@ -69,6 +69,11 @@ enum tensor_role {
     ROLE_LATENT_V, // [n_heads * latent_value, latent] of each head: latent to output
     ROLE_STATE_CONV_B, // [rows of q, k and v]
     ROLE_STATE_SKIP,   // [state_v_heads] factor on v that the state's output gets added
+    ROLE_ROUTE_SCALE,   // [n_experts] factors on the experts' weights
+    ROLE_ROUTER_NORM_W, // [dim] norm of what the router reads; with expert_norms, as the next three
+    ROLE_EXPERT_NORM_W, // [dim] norm of what experts read
+    ROLE_EXPERT_POST_W, // [dim] norm of the experts' sum
+    ROLE_SHARED_POST_W, // [dim] norm of the shared expert's output
     N_ROLES
 };
 #define ROLE_BIT(role) ((uint64_t)1 << (role))
@@ -95,8 +100,9 @@ int role_is_mlp(enum tensor_role role);
 int role_is_heads(enum tensor_role role);
 /* 1: the role holds all experts, one after the other in one matrix or vector. */
 int role_is_experts(const struct shape *s, enum tensor_role role);
-/* Dimensions of the whole tensor: n outputs (rows, or vector elements), k inputs (vector: 1). */
-void role_dims(const struct shape *s, enum tensor_role role, int *n, int *k);
+/* Dimensions of the whole tensor: n outputs (rows, or vector elements), k inputs (vector: 1).
+ * `layer` (from 0) matters for decoder roles only. */
+void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, int *k);
 /* Bytes of n x k numbers in format t, stored as this role is; -1: k does not fit the block. */
 int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k);
 

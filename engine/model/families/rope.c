@@ -26,9 +26,10 @@ static enum err kind_of(struct rope *r, const struct source *s, const char *key,
     static const struct {
         const char *name;
         enum rope_kind kind;
-    } kinds[] = {{"default", ROPE_PLAIN}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_PLAIN},
-                 {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},     {"longrope", ROPE_LONG},
-                 {"su", ROPE_LONG},       {"none", ROPE_PLAIN}};
+    } kinds[] = {
+        {"default", ROPE_PLAIN}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_PLAIN},
+        {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},     {"longrope", ROPE_LONG},
+        {"su", ROPE_LONG},       {"none", ROPE_PLAIN},    {"proportional", ROPE_PROPORTIONAL}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(type, kinds[i].name) == 0) {
             r->kind = kinds[i].kind;
@@ -181,6 +182,13 @@ static float plain_freq(const struct rope *r, int i, int rope_dim)
     return 1.0f / powf((float)r->theta, (float)(2 * i) / (float)rope_dim);
 }
 
+/* As if the whole head turned, but its last pairs stand still. */
+static float proportional_freq(const struct rope *r, int i, int dim)
+{
+    const int turned = (int)floor(r->partial * dim / 2);
+    return i < turned ? plain_freq(r, i, dim) / (r->factor > 0 ? (float)r->factor : 1) : 0;
+}
+
 static float llama3_freq(const struct rope *r, float inv)
 {
     const float two_pi = (float)(2 * PI), original = (float)r->original;
@@ -241,7 +249,7 @@ static double long_scale(const struct rope *r)
 static enum err check(const struct rope *r, const struct source *s, const struct shape *shape)
 {
     const char *where = s->kind == SOURCE_HF ? "rope_scaling" : "rope.scaling";
-    int stretched = r->kind != ROPE_PLAIN;
+    const int stretched = r->kind != ROPE_PLAIN && r->kind != ROPE_PROPORTIONAL;
     if (stretched && r->kind != ROPE_LONG && !(r->factor > 0))
         return family_fail(s, "", where, "factor: missing or 0");
     if (r->kind == ROPE_LLAMA3 && (!(r->original > 0) || !(r->low_freq > 0)))
@@ -262,8 +270,9 @@ void rope_fill_plain(struct shape *shape, int table, double theta)
 {
     const struct rope r = rope_plain(theta);
     shape->ropes[table].scale = 1;
-    for (int i = 0; i < shape->rope_dim / 2; i++)
-        shape->ropes[table].inv_freq[i] = plain_freq(&r, i, shape->rope_dim);
+    const int dim = shape_rope_width(shape, table);
+    for (int i = 0; i < dim / 2; i++)
+        shape->ropes[table].inv_freq[i] = plain_freq(&r, i, dim);
 }
 
 enum err rope_fill_windows(const struct source *s, const char *name, struct shape *shape,
@@ -305,17 +314,20 @@ enum err rope_fill(const struct rope *from, const struct source *s, struct shape
             to->scale = (float)yarn_scale(&r, s->kind == SOURCE_GGUF);
         if (r.kind == ROPE_LONG)
             to->scale = (float)long_scale(&r);
-        for (int i = 0; i < shape->rope_dim / 2; i++) {
-            float inv = plain_freq(&r, i, shape->rope_dim);
+        const int dim = shape_rope_width(shape, t);
+        for (int i = 0; i < dim / 2; i++) {
+            float inv = plain_freq(&r, i, dim);
+            if (r.kind == ROPE_PROPORTIONAL)
+                inv = proportional_freq(&r, i, dim);
             if (r.kind == ROPE_LINEAR)
                 inv /= (float)r.factor;
             if (r.kind == ROPE_LLAMA3)
                 inv = llama3_freq(&r, inv);
             if (r.kind == ROPE_YARN)
-                inv = yarn_freq(&r, i, shape->rope_dim);
+                inv = yarn_freq(&r, i, dim);
             if (r.kind == ROPE_LONG)
                 inv = 1.0f / ((t ? r.long_factor : r.short_factor)[i] *
-                              powf((float)r.theta, (float)(2 * i) / (float)shape->rope_dim));
+                              powf((float)r.theta, (float)(2 * i) / (float)dim));
             to->inv_freq[i] = inv;
         }
     }

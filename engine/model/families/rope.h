@@ -8,7 +8,7 @@
 #include "engine/model/containers/source.h"
 #include "policy/shape.h"
 
-enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONG };
+enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONG, ROPE_PROPORTIONAL };
 
 struct rope {
     enum rope_kind kind;

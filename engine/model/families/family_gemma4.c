@@ -1,0 +1,214 @@
+/* engine/model/families/family_gemma4.c - gemma4, text: gemma3 with wider heads in the layers
+ * without a window, whose values are made of the keys, norms of values, a factor on each layer's
+ * output, and in some models experts beside the MLP, with norms of their own.
+ *
+ * Owns: which layers are wide; tensor names; where a model with other inputs has its text part.
+ * Refuses: embeddings per layer and layers that share KV (E2B, E4B). Note: unlike those of earlier
+ * gemmas, norms are stored as they are. The MLP beside experts is their shared expert here. */
+#include "engine/model/families/family.h"
+#include "engine/model/families/family_names.h"
+#include "engine/model/families/rope.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define EVERY        6 // default: every sixth layer has no window
+#define WINDOW       512
+#define WINDOW_DUMMY 1024 // of published models without what is refused
+#define GLOBAL_THETA 1e6
+#define LOCAL_THETA  10000
+#define TURNED       0.25 // of a wide head
+#define WIDE         512  // numbers of a wide head
+#define CAP          30
+#define SCALAR       "layer_scalar"
+#define FIELD(f)     offsetof(struct shape, f)
+
+#define LAYER                                                                                      \
+    HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_AROUND_NORMS, HF_ATTENTION, HF_QK_NORM
+static const struct family_names names = {"layers.", {LAYER, HF_GATED_MLP}};
+static const struct family_names names_experts = {
+    "layers.",
+    {LAYER, [ROLE_SHARED_GATE] = "mlp.gate_proj.weight", [ROLE_SHARED_UP] = "mlp.up_proj.weight",
+     [ROLE_SHARED_DOWN] = "mlp.down_proj.weight", [ROLE_ROUTER] = "router.proj.weight",
+     [ROLE_ROUTER_NORM_W] = "router.scale", [ROLE_ROUTE_SCALE] = "router.per_expert_scale",
+     [ROLE_GATE] = "experts.gate_up_proj", [ROLE_UP] = "experts.gate_up_proj",
+     [ROLE_DOWN] = "experts.down_proj", [ROLE_EXPERT_NORM_W] = "pre_feedforward_layernorm_2.weight",
+     [ROLE_EXPERT_POST_W] = "post_feedforward_layernorm_2.weight",
+     [ROLE_SHARED_POST_W] = "post_feedforward_layernorm_1.weight"}};
+
+/* What all of them have, or those with experts. */
+static void set_layers(struct shape *s, int experts)
+{
+    s->gated = 1;
+    s->norm_place = NORM_AROUND;
+    s->qk_norm = QK_NORM_HEAD;
+    s->value_norm = 1;
+    s->attn_scale = 1;
+    s->expert_norms = s->route_scales = experts;
+}
+
+/* Layers without a window are wide and use the first table of angles. */
+static void set_wide(struct shape *s)
+{
+    for (int i = 0; i < s->n_layers; i++) {
+        s->layer_wide[i] = s->layer_window[i] == 0;
+        s->layer_rope[i] = !s->layer_wide[i];
+    }
+}
+
+void family_gemma4_shape(struct shape *s)
+{
+    set_layers(s, s->n_experts > 0);
+    s->act = ACT_GELU_TANH;
+    s->embed_scale = sqrtf((float)s->dim);
+    s->logit_softcap = CAP;
+    s->tied_kv = 1;
+    s->wide_head_dim = s->wide_head_dim > 0 ? s->wide_head_dim : WIDE;
+    s->wide_kv_heads = s->wide_kv_heads > 0 ? s->wide_kv_heads : s->n_kv_heads;
+    family_windows(s, WINDOW_DUMMY, EVERY);
+    set_wide(s);
+    rope_fill_plain(s, 1, LOCAL_THETA);
+}
+
+/* Refuses what models of E2B's kind compute; family_check_keys refuses other keys of theirs. */
+static enum err check_kind(const struct source *s, const char *name)
+{
+    const char *const per_layer = "hidden_size_per_layer_input";
+    char attention[16] = "vision", type[40] = "gemma4_text", rope[32] = "";
+    int64_t n = 0, window = WINDOW;
+    double ignored = 0;
+    int found = 0, old = 0, new = 0;
+    TRY(family_str(s, name, "model_type", type, sizeof type));
+    TRY(source_int(s, per_layer, 0, SHAPE_DIM_MAX, &n, &found));
+    if (n > 0 || (!found && strcmp(type, "gemma4_unified_text") != 0))
+        return family_fail(s, name, per_layer, "unsupported: %s (0: without such embeddings)",
+                           found ? "embeddings per layer" : "missing, which means 256");
+    TRY(source_int(s, "sliding_window", 2, INT32_MAX, &window, &found));
+    TRY(family_str(s, name, "use_bidirectional_attention", attention, sizeof attention));
+    if (strcmp(attention, "vision") != 0) // of images' tokens
+        return family_fail(s, name, "use_bidirectional_attention", "unsupported: %s", attention);
+    source_weigh(s, "rope_scaling", &ignored, &old);
+    source_weigh(s, "rope_parameters", &ignored, &new);
+    TRY(family_str(s, name, "rope_parameters.full_attention.rope_type", rope, sizeof rope));
+    if ((old || new) && strcmp(rope, "proportional") != 0)
+        return family_fail(s, name, "rope_parameters.full_attention.rope_type",
+                           rope[0] ? "unsupported: %s" : "missing%s", rope);
+    return OK;
+}
+
+static enum err read_experts(const struct source *s, const char *name, struct shape *shape,
+                             struct family_dialect *d)
+{
+    const struct family_int key = {"moe_intermediate_size", SHAPE_DIM_MAX, KEY_REQUIRED,
+                                   FIELD(ffn_dim)};
+    int experts = 0;
+    TRY(family_flag(s, name, "enable_moe_block", &experts));
+    if (!experts)
+        return OK;
+    TRY(family_ints(s, name, &key, 1, shape)); // else an expert is as wide as the MLP
+    d->hf = d->hf_experts = &names_experts;
+    d->experts_key = "num_experts";
+    d->used_key = "top_k_experts";
+    d->expert_ffn_key = key.key;
+    d->shared_ffn_key = "intermediate_size";
+    d->route_alone = 1;
+    return OK;
+}
+
+/* Heads of wide layers. Only with tied_kv they have KV heads of their own number. */
+static enum err read_wide(const struct source *s, const char *name, struct shape *shape)
+{
+    const struct family_int keys[] = {
+        {"global_head_dim", 2 * SHAPE_ROPE_MAX, KEY_OPTIONAL, FIELD(wide_head_dim)},
+        {"num_global_key_value_heads", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(wide_kv_heads)}};
+    shape->wide_head_dim = WIDE;
+    TRY(family_flag(s, name, "attention_k_eq_v", &shape->tied_kv));
+    TRY(family_ints(s, name, keys, 1 + shape->tied_kv, shape));
+    return shape->wide_head_dim % 2 == 0
+               ? OK
+               : family_fail(s, name, keys[0].key, "%d is odd: heads are rotated in pairs",
+                             shape->wide_head_dim);
+}
+
+static enum err end_wide(const struct source *s, const char *name, struct shape *shape)
+{
+    const char *const key = "num_global_key_value_heads";
+    if (shape->wide_kv_heads == 0)
+        shape->wide_kv_heads = shape->n_kv_heads;
+    if (shape->n_heads % shape->wide_kv_heads != 0)
+        return family_fail(s, name, key, "num_attention_heads, %d, is not a multiple of %d",
+                           shape->n_heads, shape->wide_kv_heads);
+    if ((int64_t)shape->n_heads * shape->wide_head_dim > SHAPE_DIM_MAX)
+        return family_fail(s, name, "global_head_dim", "%d heads of %d numbers are too large",
+                           shape->n_heads, shape->wide_head_dim);
+    shape->layer_window[shape->n_layers - 1] = 0; // whatever is listed
+    set_wide(shape);
+    return rope_fill_windows(s, name, shape, LOCAL_THETA);
+}
+
+static enum err read_scalars(const struct family_model *m, const struct source *s,
+                             struct shape *shape)
+{
+    for (int i = 0; i < shape->n_layers; i++) {
+        char tensor[160];
+        double factor = 0;
+        snprintf(tensor, sizeof tensor, "%slayers.%d." SCALAR, m->prefix, i);
+        TRY(family_number(s, tensor, &factor));
+        if (!(factor > 0 && factor < 1e6))
+            return fail(ERR_INPUT, "%s: tensor %s: missing or out of range", s->path, tensor);
+        shape->layer_scale[i] = (float)factor;
+    }
+    return OK;
+}
+
+static enum err read_text(struct family_model *m, const struct source *s, const char *name,
+                          const char *const prefixes[2])
+{
+    static const struct rope usual = {
+        .kind = ROPE_PROPORTIONAL, .theta = GLOBAL_THETA, .partial = TURNED};
+    struct shape *shape = &m->shape;
+    double cap = 0;
+    struct family_dialect d = {.hf = &names,
+                               .act_key = "hidden_activation",
+                               .act = "gelu_pytorch_tanh",
+                               .rope = &usual,
+                               .tied = 1,
+                               .windows = WINDOWS_HAVE | WINDOWS_LISTED,
+                               .window = WINDOW,
+                               .every = EVERY,
+                               .prefixes = {prefixes[0], prefixes[1]}};
+    TRY(check_kind(s, name));
+    shape->head_dim = 256;
+    TRY(read_experts(s, name, shape, &d));
+    set_layers(shape, d.experts_key != NULL);
+    TRY(read_wide(s, name, shape));
+    TRY(family_read_dialect(m, s, name, &d));
+    TRY(end_wide(s, name, shape));
+    TRY(family_float(s, name, "final_logit_softcapping", 1e-3, 1e5, &cap));
+    shape->logit_softcap = (float)cap;
+    shape->embed_scale = sqrtf((float)shape->dim);
+    m->router_factor = 1 / sqrtf((float)shape->dim);
+    return read_scalars(m, s, shape);
+}
+
+enum err family_gemma4_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const char *const prefixes[2] = {"model.", ""};
+    return read_text(m, s, name, prefixes);
+}
+
+/* The text part of a model with images and sound; other keys are ignored. */
+enum err family_gemma4_vision_read(struct family_model *m, const struct source *s, const char *name)
+{
+    static const char *const prefixes[2] = {"model.language_model.", "language_model.model."};
+    struct source text = *s;
+    char type[64] = "";
+    text.section = "text_config";
+    TRY(family_str(&text, name, "model_type", type, sizeof type));
+    if (strcmp(type, "gemma4_text") != 0 && strcmp(type, "gemma4_unified_text") != 0)
+        return family_fail(&text, name, "model_type", type[0] ? "unsupported: %s" : "missing%s",
+                           type);
+    TRY(family_check_keys(&text, m->shape.family, name));
+    return read_text(m, &text, name, prefixes);
+}
