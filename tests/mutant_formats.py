@@ -207,7 +207,7 @@ fault("every n-th layer, from the first on, has experts", "engine/model/families
 fault("a model of experts may have none", "engine/model/families/family_llama.c",
       "if (n_dense == shape->n_layers)", "if (0)", "family_experts_test")
 fault("strangers are looked for in layers of one kind", "engine/model/families/family.c",
-      "for (int kind = 0; kind < 8; kind++) //", "for (int kind = 0; kind < 1; kind++) //",
+      "for (int kind = 0; kind < 16; kind++) //", "for (int kind = 0; kind < 1; kind++) //",
       "family_experts_test")
 fault("a layer's strangers may be the other kind's own", "engine/model/families/family.c",
       " ||\n            !role_in_layer(&m->shape, role, layer))", ")", "family_experts_test")
