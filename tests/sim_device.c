@@ -15,8 +15,9 @@
 #include <unistd.h>
 
 #define SIM_MEMORY ((int64_t)1 << 30) // what it has, unless it is told
-/* Of its memory: not canonical, so that reading them faults. Their low halves are numbers that no
- * op has: padding beside a number may hold the high half of a stale address. */
+/* Of its memory: not canonical, so that reading them faults. Padding beside a number may hold the
+ * high half of a stale address, so the low halves of the first 512 MiB of an allocation are numbers
+ * that no op has: neither small nor, as f32, nearer to 0 than -3e19. */
 #define ADDRESSES   0x00d00000e0000000u
 #define BLOCKS_MAX  64
 #define PINS_MAX    64
