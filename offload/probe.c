@@ -43,9 +43,14 @@ struct rate probe_loop(const struct probe_loop *l)
     return rate_of_samples(rates, n);
 }
 
+static double share_of(const struct probe_config *c)
+{
+    return c->share > 0 ? c->share : 1;
+}
+
 double probe_seconds(const struct probe_config *c, double quick)
 {
-    return quick * (c->full ? FULL_TIMES : 1) * (c->time_share > 0 ? c->time_share : 1);
+    return quick * (c->full ? FULL_TIMES : 1) * share_of(c);
 }
 
 void probe_say(const struct probe_config *c, enum machine_rate id, const struct rate *r)
@@ -61,7 +66,8 @@ void probe_say(const struct probe_config *c, enum machine_rate id, const struct 
 static int64_t ram_wanted(const struct probe_config *c)
 {
     int64_t caches = c->info && c->info->cache_bytes > 0 ? c->info->cache_bytes : CACHE_UNKNOWN;
-    return min_i64(max_i64(4 * caches, RAM_LEAST), RAM_MOST) / PROBE_MIB * PROBE_MIB;
+    int64_t wanted = (int64_t)(4 * (double)caches * share_of(c));
+    return min_i64(max_i64(wanted, RAM_LEAST), RAM_MOST) / PROBE_MIB * PROBE_MIB;
 }
 
 int64_t probe_ram_bytes(const struct probe_config *c)

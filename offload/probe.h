@@ -23,9 +23,9 @@ struct probe_config {
     const struct machine_info *info; // borrowed: of this machine; NULL: unknown
     struct device *device;           // borrowed; NULL, or one whose memory is RAM: none is measured
     int64_t device_bytes;            // limit of device memory in bytes; 0: what is free
-    double time_share;               // fraction of the usual time, for tests; 0: all of it
+    double share; // fraction of the usual time and of the bytes to measure with, for tests; 0: all
     /* For tests: the share of `threads` x the time since *from in which threads waited for cores
-     * that other processes had. NULL: the kernel's count, which is ignored if time_share is set. */
+     * that other processes had. NULL: the kernel's count, which is ignored if share is set. */
     double (*waited)(const struct cpu_wait *from, int threads);
     double spread_most; // spread / value of a rate above which it is measured again; 0: 0.15
 };

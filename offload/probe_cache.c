@@ -136,7 +136,7 @@ static double waited_here(const struct cpu_wait *from, int threads)
 enum err probe_judged(const struct probe_config *c, const char *what,
                       enum err (*measure)(void *ctx), void *ctx, int *busy)
 {
-    const int judged = c->waited || !(c->time_share > 0), threads = pool_threads(c->ops->pool);
+    const int judged = c->waited || !(c->share > 0), threads = pool_threads(c->ops->pool);
     struct cpu_wait from;
     cpu_wait_read(&from, NULL);
     TRY(measure(ctx));

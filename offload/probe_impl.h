@@ -23,8 +23,9 @@ struct probe_loop {
 };
 struct rate probe_loop(const struct probe_loop *l);
 
-/* Bytes to measure RAM with, not caches: four times the last-level caches, or the largest of 8, 32,
- * 128 and 512 MiB that the probe may use. Few sizes, because each is a file of the cache. */
+/* Bytes to measure RAM with, not caches: four times the last-level caches times share, or the
+ * largest of 8, 32, 128 and 512 MiB that the probe may use. Few sizes, because each is a file of
+ * the cache. */
 int64_t probe_ram_bytes(const struct probe_config *c);
 /* Bytes touched to measure fresh memory; 0: the run has so little memory that it populates all of
  * it at its start. */
@@ -36,7 +37,7 @@ int64_t probe_fresh_bytes(const struct probe_config *c);
  * budget. */
 enum err probe_arena_open(struct arena *a, const struct probe_config *c, int64_t bytes);
 
-/* Seconds of a measurement: `quick`, ten times that in a full probe, times time_share. */
+/* Seconds of a measurement: `quick`, ten times that in a full probe, times share. */
 double probe_seconds(const struct probe_config *c, double quick);
 /* Logs a rate if the probe is verbose. */
 void probe_say(const struct probe_config *c, enum machine_rate id, const struct rate *r);

@@ -36,7 +36,7 @@ void probe_model_weights(const struct probe_model *p, struct model_weights *w);
 
 /* Measures for about a second and a half: sweeps over copies of the layer that exceed the caches,
  * at matmul_rows[] tokens. If a sweep takes long by m->matmul_flops, it computes only a share of
- * each matrix's outputs. Uses ops, the memory and time_share of c. ERR_FIT: no memory. */
+ * each matrix's outputs. Uses ops, the memory and share of c. ERR_FIT: no memory. */
 enum err probe_model(struct model_rates *r, const struct machine *m, const struct probe_model *p,
                      const struct probe_config *c);
 /* The same through the cache, like probe_cached(). */

@@ -92,7 +92,7 @@ static void fresh_memory_is_measured_where_there_is_much(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {.ops = &ops, .dir = temp_dir, .time_share = 0.01};
+    struct probe_config c = {.ops = &ops, .dir = temp_dir, .share = 0.01};
     for (int much = 0; much < 2; much++) {
         struct machine m = {0};
         c.memory_bytes = ((int64_t)1 << 30) - !much;
@@ -213,11 +213,8 @@ static void cache_is_used_until_it_is_old_or_damaged(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {.ops = &ops,
-                             .dir = temp_dir,
-                             .memory_bytes = 16 << 20,
-                             .time_share = 0.1,
-                             .spread_most = 1e9};
+    struct probe_config c = {
+        .ops = &ops, .dir = temp_dir, .memory_bytes = 16 << 20, .share = 0.1, .spread_most = 1e9};
     const char *dir = temp_path("cache");
     assert_int_equal(mkdir(dir, 0700), 0);
     struct machine first, m;
@@ -296,14 +293,18 @@ static void fast_devices_multiply_whole_tiles(void **state)
     assert_int_equal(most_rows, PLAN_TILE_TOKENS << (PLAN_TILES - 1));
 }
 
+/* Memory, not caches, limits what the probe measures with. */
+static const struct machine_info LARGE_CACHES = {.cache_bytes = 1 << 30};
+
 static void cache_has_a_file_for_all_that_counts(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
     struct probe_config c = {.ops = &ops,
                              .dir = temp_dir,
+                             .info = &LARGE_CACHES,
                              .memory_bytes = 16 << 20,
-                             .time_share = 0.02,
+                             .share = 0.02,
                              .spread_most = 1e9};
     const char *dir = temp_path("cache");
     assert_int_equal(mkdir(dir, 0700), 0);
@@ -359,8 +360,11 @@ static void model_is_measured_and_kept(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {
-        .ops = &ops, .memory_bytes = 16 << 20, .time_share = 0.1, .spread_most = 1e9};
+    struct probe_config c = {.ops = &ops,
+                             .info = &LARGE_CACHES,
+                             .memory_bytes = 16 << 20,
+                             .share = 0.1,
+                             .spread_most = 1e9};
     struct machine m = {.matmul_flops = {.value = 1e11}};
     struct model_rates first, r;
     const char *dir = temp_path("cache");
@@ -405,7 +409,7 @@ static void layers_of_every_kind_are_measured(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {.ops = &ops, .memory_bytes = 8 << 20, .time_share = 0.02};
+    struct probe_config c = {.ops = &ops, .memory_bytes = 8 << 20, .share = 0.02};
     for (int format = 0; format < N_KV_FORMATS; format++)
         for (int policy = sweep(format, 0); policy < N_EVICT_POLICIES;
              policy += sweep(N_KV_FORMATS, 1)) {
@@ -533,11 +537,12 @@ static void only_our_files_are_forgotten(void **state)
     (void)state;
     static const char *const ours[] = {"probe-cpu-0123456789abcdef.cfg",
                                        "probe-beside-kv-00000000000000ff.cfg"};
-    static const char *const others[] = {
-        "model.pack",
-        "probe-cpu-0123456789abcdef.cfg.bak",  "probe-cpu-0123456789abcdeg.cfg",
-        "probe-cpu-0123456789abcdef0.cfg",     "probe--0123456789abcde.cfg",
-        "my-probe-cpu-0123456789abcdef.cfg"};
+    static const char *const others[] = {"model.pack",
+                                         "probe-cpu-0123456789abcdef.cfg.bak",
+                                         "probe-cpu-0123456789abcdeg.cfg",
+                                         "probe-cpu-0123456789abcdef0.cfg",
+                                         "probe--0123456789abcde.cfg",
+                                         "my-probe-cpu-0123456789abcdef.cfg"};
     static const char text[] = "1\n# check = 00000000\n"; // of a damaged file
     int64_t n, n_bytes;
     for (int i = 0; i < 2; i++)
@@ -614,8 +619,7 @@ static void what_was_disturbed_is_measured_again(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {
-        .ops = &ops, .dir = temp_dir, .memory_bytes = 16 << 20, .time_share = 0.2};
+    struct probe_config c = {.ops = &ops, .dir = temp_dir, .memory_bytes = 16 << 20, .share = 0.2};
     const char *dir = temp_path("cache");
     struct machine first, m;
     int measured = 0;
@@ -670,7 +674,7 @@ static void what_others_disturbed_is_kept_for_minutes(void **state)
     struct probe_config c = {.ops = &ops,
                              .dir = temp_dir,
                              .memory_bytes = 16 << 20,
-                             .time_share = 0.01,
+                             .share = 0.01,
                              .waited = others,
                              .spread_most = 1e9};
     const char *dir = temp_path("cache");
@@ -708,7 +712,7 @@ static void model_takes_a_share_of_a_large_layer(void **state)
 {
     (void)state;
     struct ops ops = {.isa = isa_best(), .compute = COMPUTE_BF16};
-    struct probe_config c = {.ops = &ops, .memory_bytes = 12 << 20, .time_share = 0.1};
+    struct probe_config c = {.ops = &ops, .memory_bytes = 12 << 20, .share = 0.1};
     struct machine slow = {.matmul_flops = {.value = 1e9}},
                    fast = {.matmul_flops = {.value = 1e15}};
     struct probe_model model = {

@@ -58,10 +58,10 @@ static enum err read_machine(struct run *r)
 /* The probe stays within the budget: RAM less the memory of text so far. */
 static struct probe_config probe_config(const struct run *r, const struct ops *ops)
 {
-    const char *share = getenv("SLUICE_PROBE_SHARE"); // for tests: share of the measuring time
+    const char *share = getenv("SLUICE_PROBE_SHARE"); // for tests, see probe.h
     const int64_t text_bytes = run_text_bytes(r);
     return (struct probe_config){.ops = ops,
-                                 .time_share = share ? strtod(share, NULL) : 0,
+                                 .share = share ? strtod(share, NULL) : 0,
                                  .dir = r->session->offload_dir,
                                  .io = r->session->io,
                                  .memory_bytes =
