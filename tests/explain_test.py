@@ -18,7 +18,7 @@ from trial import LEVEL, difference, from_full, pick, read
 
 CONFIGS = os.path.join(os.path.dirname(trial.HERE), "configs")
 T4 = os.path.join(CONFIGS, "machine-t4.cfg")
-JOB = ["--prompt-len", "512", "--gen-len", "32", "--num-prompts", "10k"]
+JOB = ["--prompt-len", "512", "--gen-len", "32", "--num-prompts", "1k"]
 CPU = {"nvme_read": "4e8", "nvme_write": "4e8", "ram_read": "2e10", "matmul_flops": "1e12", "step_s": "1e-5", "threads": "8",
        "ram": "4.3e9", "disk": "2e10"}
 INT8 = {"matmul_q8_m16": "4e12", "matmul_q8_m64": "4e12", "matmul_q8_m256": "4e12"}
@@ -202,7 +202,7 @@ def would_help(tally, place, a):
 
 def by_hand(tally, place, a):
     """A flag that leaves the answers as they are is no more than 2 % faster than the plan without it, where the link is busy."""
-    model, flags = config("opt-30b"), [*JOB[:-1], "1k", "--weights-codec", "none"]
+    model, flags = config("opt-30b"), [*JOB, "--weights-codec", "none"]
     own = seconds(place, model, T4, flags)
     for text in ("--batches 8", "--batches 3", "--ahead-state 4"):
         took = seconds(place, model, T4, with_flags(flags, text))
