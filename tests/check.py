@@ -1,10 +1,12 @@
 """Runs the tests: one job more than there are cores; ends with `N passed, N failed, N skipped`.
 
-    check.py [--level check|full|night] [--list] [--only NAME]... [--file PATH]... [--changed] [--asan] [--jobs N]
+    check.py [--level check|full|night] [--list] [--only NAME]... [--file PATH]... [--changed] [--asan] [--jobs N] [--minutes N]
 
 Three levels. `check` holds every promise once, in at most 8 minutes on 2 cores; `full` is every test; `night` is every test with
 the counts of a release. The tests read the level from SLUICE_TEST_LEVEL (trial.py, sweep.h). --only takes a name or a part
-of a name. --file runs the tests of one source file (tests_of.py), --changed those of all files that differ from HEAD.
+of a name. --file runs the tests of one source file (tests_of.py), --changed those of all files that differ from HEAD. --minutes
+starts no test after N minutes; those left out are named and count as skipped. The order is then drawn by the commit, so that
+each commit leaves out others.
 
 Builds what the tests need first (release; ASan + UBSan under build/asan), while pip and the model are downloaded. Owns: what is
 run, how results are counted, what may be skipped, the logs in build/check/NAME.log. Refuses: to call anything passed
@@ -15,8 +17,10 @@ names another interpreter).
 import argparse
 import concurrent.futures
 import difflib
+import functools
 import glob
 import json
+import math
 import os
 import re
 import shutil
@@ -25,6 +29,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 
 import tests_of
 
@@ -35,6 +40,7 @@ LIMIT_S = 2400  # a shared machine may take thrice what an idle one does, and sa
 IN_CI = os.environ.get("CI", "") not in ("", "0", "false")
 LEVELS = ("check", "full", "night")
 
+NO_TIME = "not started within --minutes"
 # All that may be skipped: its name in the last lines, and what the line `SKIP reason` of the test says.
 SKIPS = (
     ("no GPU", r"no GPU|no CUDA device"),
@@ -47,6 +53,7 @@ SKIPS = (
     ("no unnamed files", r"no O_TMPFILE"),
     ("no Slurm or Ray", r"(Slurm|Ray) does not start here"),           # ports that are taken, a host without a name
     ("no such program here", r"no (zsh|fish|man|groff|dpkg|git folder)\b"),
+    (NO_TIME, None),
 )
 # And these on a machine that could not fetch what they need; where CI is set they are failures.
 LACKS = (
@@ -262,7 +269,7 @@ def judge_skips(r, reasons):
     """Each skip has a reason that may be: any other is a failure."""
     bad = []
     for reason in reasons:
-        may = [name for name, words in SKIPS + (() if IN_CI else LACKS) if re.search(words, reason)]
+        may = [name for name, words in SKIPS + (() if IN_CI else LACKS) if words and re.search(words, reason)]
         r.skips += may[:1]
         bad += [] if may else [f"may not be skipped: {reason[:100]}"]
     r.skipped = max(r.skipped, len(reasons))  # a C test names what it leaves out of a test that passes
@@ -389,12 +396,15 @@ def end(todo, built):
     return 1 if failed or not todo else 0
 
 
-def run_all(todo, built, jobs):
-    """Runs them and says of each how it ended, and about how long the rest will take."""
+def run_all(todo, built, jobs, end_s):
+    """Runs them and says of each how it ended, and about how long the rest will take. Starts none after end_s."""
     took, lock, ended = times(LEVEL), threading.Lock(), []
     whole_s, started = sum(took.get(r.name, UNKNOWN_S) for r in todo), time.monotonic()
 
     def one(r):
+        if time.monotonic() > end_s:
+            r.skipped, r.skips = 1, [NO_TIME]
+            return
         run_one(r, built)
         with lock:
             ended.append(r)
@@ -412,6 +422,12 @@ def run_all(todo, built, jobs):
           ", ".join(f"{r.name} {r.cpu_s:.0f}" for r in sorted(todo, key=lambda r: -r.cpu_s)[:25]))
 
 
+@functools.cache
+def head_commit():
+    said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return said.stdout.strip()
+
+
 def changed_files():
     said = subprocess.run(["git", "status", "--porcelain", "-uall", "--no-renames"], cwd=ROOT, capture_output=True, text=True)
     return [x[3:] for x in said.stdout.splitlines() if "D" not in x[:2]]
@@ -425,6 +441,7 @@ def parse():
     p.add_argument("--file", action="append", default=[], metavar="PATH", help="the tests of this source file; may be given again")
     p.add_argument("--changed", action="store_true", help="the tests of the files that differ from HEAD")
     p.add_argument("--asan", action="store_true", help="the sanitized tests only")
+    p.add_argument("--minutes", type=float, default=math.inf, metavar="N", help="start no test after this many minutes")
     p.add_argument("--jobs", type=int, default=(os.cpu_count() or 1) + 1,
                    help="tests at a time (default: one more than cores, since many wait for the disk or for clocks)")
     return p.parse_args()
@@ -451,7 +468,9 @@ def main():
     built = make_all(todo, a.jobs)
     for r in todo:  # build/venv is there only now
         r.argv = [python() if i == 0 and r.is_driver() and r.build else x for i, x in enumerate(r.argv)]
-    run_all(todo, built, a.jobs)
+    if a.minutes < math.inf:
+        todo.sort(key=lambda r: zlib.crc32((head_commit() + r.name).encode()))
+    run_all(todo, built, a.jobs, started + 60 * a.minutes)
     keep_times(todo, LEVEL)
     print(f"{time.monotonic() - started:.0f} s in all")
     return end(todo, built)
