@@ -247,7 +247,7 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
         return !s->layer_state[layer] && shape_has_values(s, layer);
     if (attention & ROLE_BIT(role))
         return !s->layer_state[layer];
-    if (s->layer_bare[layer] && role_is_mlp(role))
+    if (role_is_mlp(role) && s->layer_bare[layer]) // others may be in no layer
         return 0;
     if (DENSE_ROLES & ROLE_BIT(role))
         return !shape_has_experts(s, layer);
