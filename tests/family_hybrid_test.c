@@ -218,13 +218,105 @@ static void test_granite(void **state)
     expect_bad("mamba_d_head: unsupported: 0 is not a multiple of 16");
 }
 
+static void heads_by_layer(int64_t first, int64_t second)
+{
+    fake.ints_key = "granitehybrid.attention.head_count_kv";
+    fake.ints[0] = first;
+    fake.ints[1] = second;
+    fake.n_ints = 2;
+}
+
+static void start_granite_gguf(void)
+{
+    static const struct line both[] = {{"attn_norm.weight", DIM, 0},
+                                       {"ffn_norm.weight", DIM, 0},
+                                       {"ffn_gate.weight", FFN, DIM},
+                                       {"ffn_up.weight", FFN, DIM},
+                                       {"ffn_down.weight", DIM, FFN}};
+    static const struct line mamba[] = {{"ssm_in.weight", 2 * V + 2 * KEYS + HEADS_V, DIM},
+                                        {"ssm_conv1d.weight", V + 2 * KEYS, TAPS},
+                                        {"ssm_conv1d.bias", V + 2 * KEYS, 0},
+                                        {"ssm_a", HEADS_V, 1},
+                                        {"ssm_d", HEADS_V, 1},
+                                        {"ssm_dt.bias", HEADS_V, 0},
+                                        {"ssm_norm.weight", GROUPS, V / GROUPS},
+                                        {"ssm_out.weight", DIM, V}};
+    static const struct line attention[] = {{"attn_q.weight", HEADS * HEAD_DIM, DIM},
+                                            {"attn_k.weight", KV_HEADS * HEAD_DIM, DIM},
+                                            {"attn_v.weight", KV_HEADS * HEAD_DIM, DIM},
+                                            {"attn_output.weight", DIM, HEADS * HEAD_DIM}};
+    static const struct {
+        const char *key;
+        int value;
+    } sizes[] = {{"block_count", N_LAYERS},
+                 {"embedding_length", DIM},
+                 {"feed_forward_length", 64},
+                 {"expert_shared_feed_forward_length", FFN},
+                 {"attention.head_count", HEADS},
+                 {"context_length", 4096},
+                 {"ssm.conv_kernel", TAPS},
+                 {"ssm.state_size", STATE},
+                 {"ssm.group_count", GROUPS},
+                 {"ssm.time_step_rank", HEADS_V},
+                 {"ssm.inner_size", V}};
+    char key[100];
+    start(SOURCE_GGUF);
+    set_str("general.architecture", "granitehybrid");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(key, sizeof key, "granitehybrid.%s", sizes[i].key);
+        set_int(key, sizes[i].value);
+    }
+    set_flag("granitehybrid.rope.scaling.finetuned", 0);
+    add_layers("blk.", both, 5);
+    add_to("blk.0", mamba, 8);
+    add_to("blk.1", attention, 4);
+    add("token_embd.weight", 2, VOCAB, DIM);
+    add("output_norm.weight", 1, DIM, 0);
+}
+
+/* A layer without KV heads has a state; vectors of heads are matrices of one column. */
+static void test_granite_gguf(void **state)
+{
+    (void)state;
+    start_granite_gguf();
+    expect_bad("granitehybrid.attention.head_count_kv: has 0 entries, expected 2");
+    heads_by_layer(0, KV_HEADS);
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->state == STATE_MAMBA && s->ffn_dim == FFN && s->n_kv_heads == KV_HEADS);
+    assert_true(s->layer_state[0] && !s->layer_state[1] && s->layer_rope[1] == SHAPE_NO_ROPE);
+    assert_int_equal(shape_state_bytes(s), (V * STATE + (TAPS - 1) * (2 * KEYS + V)) * 4);
+    assert_true(model.logs == 0 && model.paired_rows);
+    assert_true((model.roles & ROLE_BIT(ROLE_STATE_CONV_B)) != 0);
+    assert_int_equal(family_source_row(&model, ROLE_STATE_DT, 1), 2 * V + 2 * KEYS + 1);
+    add("blk.1.attn_q.bias", 1, HEADS * HEAD_DIM, 0); // found where it may be first
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_good();
+    assert_true((model.roles & ROLE_BIT(ROLE_Q_B)) != 0);
+    set_int("granitehybrid.ssm.inner_size", V + 1);
+    expect_bad("granitehybrid.ssm.inner_size: 129 is not a multiple of 8 heads");
+    set_int("granitehybrid.ssm.inner_size", V / 2);
+    expect_bad("granitehybrid.ssm.inner_size: unsupported: 8 is not a multiple of 16");
+    set_int("granitehybrid.ssm.inner_size", V);
+    set_int("granitehybrid.ssm.conv_kernel", 3);
+    expect_bad("blk.0.ssm_conv1d.weight: expected [768], the file has [256, 4]");
+    set_int("granitehybrid.ssm.conv_kernel", TAPS);
+    unset("granitehybrid.ssm.group_count");
+    expect_bad("granitehybrid.ssm.group_count: missing");
+    set_int("granitehybrid.ssm.group_count", GROUPS);
+    heads_by_layer(0, 0);
+    expect_bad("granitehybrid.attention.head_count_kv: unsupported: layers are of one kind");
+    heads_by_layer(1, KV_HEADS);
+    expect_bad("granitehybrid.attention.head_count_kv: unsupported: 2 and 1 heads");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nemotron),
-        cmocka_unit_test(test_patterns),
-        cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_granite),
+        cmocka_unit_test(test_nemotron),     cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_conv),         cmocka_unit_test(test_granite),
+        cmocka_unit_test(test_granite_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,3 +21,8 @@ fault("states: each layer has an MLP", DECODE, "    if (s->layer_bare[w->layer])
 fault("states: the square of relu is relu", "kernels/cpu/v16.h", "return v16_mul(v16_max(x, v16_zero()), v16_max(x, v16_zero()));", "return v16_max(x, v16_zero());", GOLDEN + "nemotron_h-dense")
 fault("states: an MLP is as wide as the file says", "engine/model/families/family_lfm2.c", "    if (adjust)\n", "    if (0)\n", "family_hybrid_test")
 fault("states: strangers among the tensors of an MLP are no matter", "engine/model/families/family.c", "                TRY(check_strangers(m, s, i, ROLE_NORM2_W));\n", "", "family_hybrid_test")
+STATE = "engine/model/families/state.c"
+fault("states: a GGUF file's layers with KV heads have a state", STATE, "shape->layer_state[i] = heads[i] == 0;", "shape->layer_state[i] = heads[i] != 0;", "family_hybrid_test")
+fault("states: a state is as wide as all heads", STATE, "    shape->state_v_dim /= shape->state_v_heads;\n", "", "family_hybrid_test")
+fault("states: decays of GGUF files are logarithms", "engine/model/families/family_granite_hybrid.c", "state_cut_mamba(m, 0);", "state_cut_mamba(m, 1);", "family_hybrid_test")
+fault("states: biases are those of layer 0", "engine/model/families/family.c", "while (layer < m->shape.n_layers - 1 && !role_in_layer(&m->shape, role, layer))", "while (0)", "family_hybrid_test")

@@ -248,13 +248,17 @@ def gguf_name_old(name):
 
 def gguf_keys(w, c):
     w.add_expert_count(next(c[k] for k in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") if k in c))
-    w.add_expert_used_count(c.get("num_experts_per_tok", c.get("moe_k")))
-    if c["model_type"] in ("glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe", *latent.FAMILIES):
+    if "num_experts_per_tok" in c or "moe_k" in c:
+        w.add_expert_used_count(c.get("num_experts_per_tok", c.get("moe_k")))
+    if c["model_type"] in ("glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe", "lfm2_moe", *latent.FAMILIES):
         softmax = c["model_type"] in ("ernie4_5_moe", "deepseek_v2")
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if softmax else gguf.ExpertGatingFuncType.SIGMOID)
     if "n_shared_experts" in c or "moe_num_shared_experts" in c:
         w.add_expert_shared_count(c.get("n_shared_experts", c.get("moe_num_shared_experts")))
         w.add_leading_dense_block_count(c.get("first_k_dense_replace", c.get("moe_layer_start_index", 1)))
+    if "num_dense_layers" in c:
+        w.add_leading_dense_block_count(c["num_dense_layers"])
+        w.add_expert_weights_scale(c["routed_scaling_factor"])
     if "n_shared_experts" in c:
         w.add_expert_weights_scale(c.get("routed_scaling_factor", 1.0))
         w.add_expert_weights_norm(c["norm_topk_prob"])

@@ -246,7 +246,8 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "ministral3-window": "sliding_window", "apertus-scaled": "llama3's divisors, rounded",
            "apertus-usual": "llama3's divisors, rounded",
            "exaone4-still": "a window of no layer", "cohere-bias": "a head of its own", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
-           **experts.NO_GGUF, **latent.NO_GGUF, **{spec: "not read yet" for spec in (*states.specs(common), *gemma4.specs(common))}}
+           **experts.NO_GGUF, **latent.NO_GGUF, **states.NO_GGUF,
+           **{spec: "not read yet" for spec in (*states.specs(common), *gemma4.specs(common)) if not spec.startswith(states.IN_GGUF)}}
 FORMS = ("f32", "bf16")
 
 
@@ -338,8 +339,8 @@ def write_hf(folder, spec, tensors, form):
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
                  "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
                  "granitemoeshared": "granitemoe", "olmo3": "olmo2", "cohere": "command-r", "ministral3": "mistral3",
-                 "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES}
-PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "ministral3")
+                 "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES, **states.ARCHITECTURES}
+PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "ministral3", "granitemoehybrid")
 
 
 def fused_by_kind(x, heads):
@@ -417,16 +418,18 @@ def gguf_keys(w, c):
     w.add_embedding_length(dim)
     w.add_block_count(c.get("num_hidden_layers", c.get("n_layer")))
     w.add_head_count(heads)
-    w.add_feed_forward_length(c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
+    w.add_feed_forward_length(states.mlp_width(c) if c["model_type"] == "lfm2" else c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
     if c["model_type"] in latent.FAMILIES:
         latent.gguf_keys(w, c)
+    elif c["model_type"] in states.FAMILIES:
+        states.gguf_keys(w, c)
     elif "num_key_value_heads" in c:
         w.add_head_count_kv(c["num_key_value_heads"])
     if "head_dim" in c:
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
-    if "rms_norm_eps" in c:
-        w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if "rms_norm_eps" in c or "norm_eps" in c:
+        w.add_layer_norm_rms_eps(c.get("rms_norm_eps", c.get("norm_eps")))
     else:
         w.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
     if c["model_type"] not in ("gpt2", *latent.FAMILIES):
@@ -448,10 +451,10 @@ def gguf_keys(w, c):
     if c["model_type"] in ("gpt_neox", "stablelm"):
         w.add_parallel_residual(c.get("use_parallel_residual", False))
     if c["model_type"].startswith("granite"):
-        w.add_embedding_scale(c["embedding_multiplier"])
-        w.add_residual_scale(c["residual_multiplier"])
-        w.add_attention_scale(c["attention_multiplier"])
-        w.add_logit_scale(c["logits_scaling"])
+        for key, add in (("embedding_multiplier", w.add_embedding_scale), ("residual_multiplier", w.add_residual_scale),
+                         ("attention_multiplier", w.add_attention_scale), ("logits_scaling", w.add_logit_scale)):
+            if key in c:
+                add(c[key])
     if c["model_type"] in experts.FAMILIES:
         experts.gguf_keys(w, c)
 
@@ -480,6 +483,8 @@ def write_gguf(path, spec, tensors):
     w.add_tokenizer_model("none")
     if kind in latent.FAMILIES:
         tensors = latent.of_heads(c, tensors)
+    if kind in states.FAMILIES:
+        tensors = dict(states.gguf_names(c, tensors))
     for name, x in gguf_tensors(c, experts.gguf_names(spec, tensors)):
         kind = gguf.GGMLQuantizationType.MXFP4 if x.dtype == np.uint8 else None
         w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=kind)

@@ -1,10 +1,14 @@
-"""Models with a row state in families.py's checkpoints: configurations, and numbers of their own kind.
+"""Models with a row state in families.py's checkpoints: configurations, numbers of their own kind, GGUF files.
 
 Owns: what of these models is neither a llama's nor an expert's. Refuses: torch.
 """
+import numpy as np
 
 FAMILIES = ("qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2", "lfm2_moe", "granitemoehybrid",
             "nemotron_h")
+ARCHITECTURES = {"granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe"}
+IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid")
+NO_GGUF = {"lfm2_moe-scores": "norm_topk_prob, use_expert_bias"}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 
 
@@ -109,3 +113,53 @@ def gain_of(name):
 def is_plus_one(kind, name):
     """Norms that are stored less 1."""
     return kind in FAMILIES and "linear_attn" not in name
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------
+
+
+def attends(c):
+    kinds = c.get("layer_types") or ["full_attention" if i in c["full_attn_idxs"] else "conv" for i in range(c["num_hidden_layers"])]
+    return [kind in ("attention", "full_attention") for kind in kinds]
+
+
+def mlp_width(c):
+    """What lfm2 makes of block_ff_dim."""
+    if not c.get("block_auto_adjust_ff_dim"):
+        return c["intermediate_size"]
+    width, of = int(c.get("block_ffn_dim_multiplier", 1.0) * int(2 * c["intermediate_size"] / 3)), c["block_multiple_of"]
+    return of * -(-width // of)
+
+
+def gguf_keys(w, c):
+    w.add_head_count_kv([c["num_key_value_heads"] if a else 0 for a in attends(c)])
+    if c["model_type"].startswith("lfm2"):
+        w.add_shortconv_l_cache(c["conv_L_cache"])
+    else:
+        heads = c["mamba_n_heads"]
+        w.add_ssm_conv_kernel(c["mamba_d_conv"])
+        w.add_ssm_state_size(c["mamba_d_state"])
+        w.add_ssm_group_count(c["mamba_n_groups"])
+        w.add_ssm_inner_size(heads * c["mamba_d_head"])
+        w.add_ssm_time_step_rank(heads)
+        w.add_rope_scaling_finetuned(c.get("position_embedding_type") == "rope")
+
+
+def gguf_names(c, tensors):
+    """{name that gguf's table knows: array}."""
+    for name, x in tensors.items():
+        if "shared_mlp" in name and not c["num_local_experts"]:  # the MLP
+            stem = name.partition("shared_mlp")[0] + "mlp."
+            parts = ("gate_proj", "up_proj") if "input_linear" in name else ("down_proj",)
+            yield from ((f"{stem}{part}.weight", y) for part, y in zip(parts, np.split(x, len(parts))))
+            continue
+        name = name.replace(".expert_bias", ".expert_bias.bias").replace(".dt_bias", ".dt_proj.bias")
+        if name.endswith(("conv.conv.weight", "conv1d.weight")):
+            x = x[:, 0]
+        if name.endswith(".A_log"):
+            x = -np.exp(x.astype(np.float64)).astype(np.float32)
+        if name.endswith((".A_log", ".D")):
+            x = x[:, None]
+        if name.endswith("mamba.norm.weight"):
+            x = x.reshape(c["mamba_n_groups"], -1)
+        yield name, x

@@ -344,9 +344,13 @@ uint64_t family_roles(const struct shape *s, uint64_t optional)
 void family_roles_by_presence(struct family_model *m, const struct source *s)
 {
     uint64_t there = 0;
-    for (int role = 0; role < N_ROLES; role++)
-        if (family_tensor(m, s, role, 0))
+    for (int role = 0; role < N_ROLES; role++) {
+        int layer = 0;
+        while (layer < m->shape.n_layers - 1 && !role_in_layer(&m->shape, role, layer))
+            layer++;
+        if (family_tensor(m, s, role, layer))
             there |= ROLE_BIT(role);
+    }
     m->roles = family_roles(&m->shape, there);
 }
 
@@ -381,8 +385,13 @@ static int flat_dims(const struct family_model *m, enum tensor_role role,
         dims[0] = dims[1];
         return own;
     }
-    if (role == ROLE_STATE_CONV && t->n_dims == 3 && dims[1] == 1) { // of a Conv1d
-        dims[0] *= dims[2];
+    if (role == ROLE_STATE_CONV && dims[t->n_dims - 1] == m->shape.state_taps &&
+        (t->n_dims == 2 || (t->n_dims == 3 && dims[1] == 1))) { // of a Conv1d
+        dims[0] *= m->shape.state_taps;
+        return own;
+    }
+    if (own == 1 && role_is_state(role) && t->n_dims == 2) { // of GGUF files
+        dims[0] *= dims[1];
         return own;
     }
     if (role == ROLE_SHARE && t->n_dims == 1) { // a matrix of one row
@@ -655,12 +664,13 @@ static const struct neutral {
     {"add_cross_attention", 0, ""},
     {"is_encoder_decoder", 0, ""},
     {".expert_count", 0,
-     "llama qwen2_moe qwen3_moe gpt_oss granitemoe olmoe minimax_m2 ernie4_5_moe" DEEPSEEK},
+     "llama qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe minimax_m2 ernie4_5_moe "
+     "lfm2_moe" DEEPSEEK},
     {".expert_shared_count", 0, "ernie4_5_moe" DEEPSEEK},
-    {".expert_weights_scale", 1, DEEPSEEK},
-    {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe" DEEPSEEK},
+    {".expert_weights_scale", 1, "lfm2_moe" DEEPSEEK},
+    {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe lfm2_moe" DEEPSEEK},
     {".expert_group_count", 1, DEEPSEEK},
-    {".leading_dense_block_count", 0, "ernie4_5_moe" DEEPSEEK},
+    {".leading_dense_block_count", 0, "ernie4_5_moe lfm2_moe" DEEPSEEK},
     {".embedding_scale", 1, GRANITE},
     {".residual_scale", 1, GRANITE},
     {".attention.scale", 0, GRANITE},

@@ -116,9 +116,9 @@ struct family_unused {
     X("qwen3_5_moe", "", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", family_qwen3_next_read)      \
     X("qwen3_5_moe", "", "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration",                      \
       family_qwen3_5_vision_read)                                                                  \
-    X("lfm2", "", "lfm2", "Lfm2ForCausalLM", family_lfm2_read)                                     \
-    X("lfm2_moe", "", "lfm2_moe", "Lfm2MoeForCausalLM", family_lfm2_read)                          \
-    X("granitehybrid", "", "granitemoehybrid", "GraniteMoeHybridForCausalLM",                      \
+    X("lfm2", "lfm2", "lfm2", "Lfm2ForCausalLM", family_lfm2_read)                                 \
+    X("lfm2_moe", "lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM", family_lfm2_read)                   \
+    X("granitehybrid", "granitehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM",         \
       family_granite_hybrid_read)                                                                  \
     X("nemotron_h", "", "nemotron_h", "NemotronHForCausalLM", family_nemotron_h_read)              \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
@@ -204,6 +204,7 @@ struct family_dialect {
     int every;               // without a list: each every-th layer has no window; 0: all have one
     int unpaired;            // 1: GGUF's rows of q and k are already in sluice's order
     int latent;              // 1: latent attention
+    int states;              // 1: GGUF files list KV heads by layer
     int mlp_types;           // 1: config.json may list the layers with experts by name
     int n_layers;            // number of layers; 0: config.json's num_hidden_layers
     const char *prefixes[3]; // of tensors in safetensors; all NULL: "model.", ""
@@ -231,12 +232,16 @@ enum err family_mistral4_text(struct family_model *m, const struct source *s, co
  * words in `with` or `without`; found 0: there is no list. */
 enum { STATE_KEY_K_HEADS, STATE_KEY_V_HEADS, STATE_KEY_K_DIM, STATE_KEY_V_DIM, STATE_KEY_TAPS };
 enum err state_sizes(const struct source *s, struct shape *shape, const char *const keys[5]);
+/* Mamba-2's sizes in GGUF files; the shape has no defaults. */
+enum err state_sizes_gguf(const struct source *s, const char *name, struct shape *shape);
 enum err state_layers(const struct source *s, const char *key, const char *with,
                       const char *without, struct shape *shape, int *found);
+/* In GGUF files the layers without KV heads have one; sets n_kv_heads, too. */
+enum err state_layers_gguf(const struct source *s, const char *name, struct shape *shape);
 /* ERR_INPUT if no layer, or each one, has a state. */
 enum err state_layers_end(const struct source *s, const char *key, const struct shape *shape);
-/* Mamba-2's in_proj: rows of z, v, k, q and the time step; decays are logarithms. */
-void state_cut_mamba(struct family_model *m);
+/* Mamba-2's in_proj: rows of z, v, k, q and the time step. `logs` 1: decays are logarithms. */
+void state_cut_mamba(struct family_model *m, int logs);
 /* 1: `word` is one of the words, which are separated by spaces. */
 int family_has_word(const char *words, const char *word);
 /* granite's four factors. */
@@ -274,7 +279,7 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
                       const char *key_dim, const char *key_heads, const char *key_kv_heads,
                       const char *key_head_dim);
 /* Sets m->roles: the required ones, and, for files that do not mention biases, the optional ones
- * present in the first layer. */
+ * present in their first layer. */
 void family_roles_by_presence(struct family_model *m, const struct source *s);
 /* ROLE_BIT()s of the roles that the shape requires, plus the optional ones in `optional`. */
 uint64_t family_roles(const struct shape *s, uint64_t optional);

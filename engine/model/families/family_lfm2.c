@@ -5,6 +5,8 @@
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 
+#include <string.h>
+
 #define MOE "lfm2_moe"
 
 #define LAYER                                                                                      \
@@ -35,6 +37,17 @@ static const struct family_names names_all = {
     {EXPERT_LAYER, [ROLE_GATE] = "feed_forward.experts.gate_up_proj",
      [ROLE_UP] = "feed_forward.experts.gate_up_proj",
      [ROLE_DOWN] = "feed_forward.experts.down_proj"}};
+
+#define GGUF_LAYER                                                                                 \
+    [ROLE_EMBED] = "token_embd.weight", [ROLE_HEAD] = "output.weight",                             \
+    [ROLE_FINAL_NORM_W] = "token_embd_norm.weight", GGUF_NORMS, GGUF_QKV, GGUF_O,                  \
+    GGUF_QK_NORM, [ROLE_STATE_K] = "shortconv.in_proj.weight",                                     \
+    [ROLE_STATE_Z] = "shortconv.in_proj.weight", [ROLE_STATE_V] = "shortconv.in_proj.weight",      \
+    [ROLE_STATE_CONV] = "shortconv.conv.weight", [ROLE_STATE_O] = "shortconv.out_proj.weight"
+
+static const struct family_names names_gguf = {"blk.", {GGUF_LAYER, GGUF_GATE, GGUF_MLP}};
+static const struct family_names names_gguf_moe = {
+    "blk.", {GGUF_LAYER, GGUF_DENSE_MLP, GGUF_ROUTER, GGUF_CHOICE_BIAS, GGUF_ALL_EXPERTS}};
 
 /* The MLP's width: by default two thirds of the file's, times a factor, rounded up. */
 static enum err read_width(const struct source *s, struct shape *shape)
@@ -73,21 +86,23 @@ static enum err read_layers(const struct source *s, struct shape *shape)
 }
 
 /* A convolution as wide as the hidden state. */
-static enum err read_state(const struct source *s, struct family_model *m)
+static enum err read_state(const struct source *s, const char *name, struct family_model *m)
 {
+    const int gguf = s->kind == SOURCE_GGUF;
     struct shape *shape = &m->shape;
     const int64_t dim = shape->dim;
-    const struct family_int taps = {"conv_L_cache", SHAPE_TAPS_MAX, KEY_OPTIONAL,
-                                    offsetof(struct shape, state_taps)};
+    const struct family_int taps = {gguf ? ".shortconv.l_cache" : "conv_L_cache", SHAPE_TAPS_MAX,
+                                    KEY_OPTIONAL, offsetof(struct shape, state_taps)};
     if (dim % 16 != 0)
-        return family_fail(s, "", "hidden_size", "unsupported: %d is not a multiple of 16",
-                           shape->dim);
+        return family_fail(s, name, gguf ? ".embedding_length" : "hidden_size",
+                           "unsupported: %d is not a multiple of 16", shape->dim);
     shape->state = STATE_CONV;
     shape->state_v_dim = 16;
     shape->state_v_heads = shape->dim / 16;
     shape->state_taps = 3;
-    TRY(family_ints(s, "", &taps, 1, shape));
-    TRY(read_layers(s, shape));
+    TRY(family_ints(s, name, &taps, 1, shape));
+    if (!gguf)
+        TRY(read_layers(s, shape));
     m->roles = family_roles(shape, 0);
     m->cut[ROLE_STATE_K] = (struct family_cut){3 * dim, 0, dim, dim};
     m->cut[ROLE_STATE_Z] = (struct family_cut){3 * dim, dim, dim, dim};
@@ -97,9 +112,14 @@ static enum err read_state(const struct source *s, struct family_model *m)
 
 enum err family_lfm2_read(struct family_model *m, const struct source *s, const char *name)
 {
-    const int moe = family_has_word(MOE, name);
+    const int moe = strcmp(m->shape.family, MOE) == 0, gguf = s->kind == SOURCE_GGUF;
     int tied = 1, bias = 1;
-    struct family_dialect d = {.hf = &names, .eps_key = "norm_eps", .theta = 1e6};
+    struct family_dialect d = {.hf = &names,
+                               .gguf = &names_gguf,
+                               .states = 1,
+                               .unpaired = 1,
+                               .eps_key = "norm_eps",
+                               .theta = 1e6};
     TRY(family_flag(s, "", "tie_embedding", &tied));
     TRY(family_flag(s, "", "use_expert_bias", &bias));
     d.tied = tied;
@@ -109,16 +129,17 @@ enum err family_lfm2_read(struct family_model *m, const struct source *s, const 
     if (moe) {
         d.hf = &names_moe;
         d.hf_experts = &names_all;
+        d.gguf = d.gguf_experts = &names_gguf_moe;
         d.experts_key = "num_experts";
         d.expert_ffn_key = "moe_intermediate_size";
         d.first_dense_key = "num_dense_layers";
         d.route_alone = 1;
         d.router = ROUTER_LOGISTIC | ROUTER_KEYS | (bias ? ROUTER_BIAS : 0);
-    } else {
+    } else if (!gguf) {
         m->shape.ffn_dim = 12288;
     }
     TRY(family_read_dialect(m, s, name, &d));
-    if (!moe)
+    if (!moe && !gguf)
         TRY(read_width(s, &m->shape));
-    return read_state(s, m);
+    return read_state(s, name, m);
 }

@@ -44,11 +44,11 @@ static const struct family_int ints_gguf[] = {
     {".embedding_length", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(dim)},
     {".feed_forward_length", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(ffn_dim)},
     {".attention.head_count", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(n_heads)},
-    {".attention.head_count_kv", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(n_kv_heads)},
     {".attention.key_length", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(head_dim)},
     {".vocab_size", SHAPE_VOCAB_MAX, KEY_OPTIONAL, FIELD(vocab)},
     {".context_length", CONTEXT_MAX, KEY_REQUIRED, FIELD(context)},
     {".rope.dimension_count", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(rope_dim)},
+    {".attention.head_count_kv", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(n_kv_heads)}, // last
 };
 
 /* The window in tokens; 0: none. A missing key leaves *window unchanged, null means none. */
@@ -460,7 +460,10 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     struct shape *shape = &m->shape;
     struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
     double eps = shape->norm_eps;
-    TRY(family_ints(s, name, ints_gguf, sizeof ints_gguf / sizeof *ints_gguf, shape));
+    const int n_ints = (int)(sizeof ints_gguf / sizeof *ints_gguf);
+    TRY(family_ints(s, name, ints_gguf, d->states ? n_ints - 1 : n_ints, shape));
+    if (d->states)
+        TRY(state_layers_gguf(s, name, shape));
     TRY(leave_out_mtp(s, name, shape));
     TRY(read_experts(s, name, d, shape));
     TRY(d->latent ? latent_sizes(s, name, shape) : OK);

@@ -75,6 +75,14 @@
     [ROLE_STATE_DT_B] = at ".dt_bias", [ROLE_STATE_SKIP] = at ".D",                                \
     [ROLE_STATE_NORM_W] = at ".norm.weight", [ROLE_STATE_O] = at ".out_proj.weight"
 
+#define GGUF_MAMBA                                                                                 \
+    [ROLE_STATE_Q] = "ssm_in.weight", [ROLE_STATE_K] = "ssm_in.weight",                            \
+    [ROLE_STATE_V] = "ssm_in.weight", [ROLE_STATE_Z] = "ssm_in.weight",                            \
+    [ROLE_STATE_DT] = "ssm_in.weight", [ROLE_STATE_CONV] = "ssm_conv1d.weight",                    \
+    [ROLE_STATE_CONV_B] = "ssm_conv1d.bias", [ROLE_STATE_A] = "ssm_a",                             \
+    [ROLE_STATE_DT_B] = "ssm_dt.bias", [ROLE_STATE_SKIP] = "ssm_d",                                \
+    [ROLE_STATE_NORM_W] = "ssm_norm.weight", [ROLE_STATE_O] = "ssm_out.weight"
+
 #define GGUF_ENDS                                                                                  \
     [ROLE_EMBED] = "token_embd.weight", [ROLE_FINAL_NORM_W] = "output_norm.weight",                \
     [ROLE_HEAD] = "output.weight"

@@ -132,6 +132,6 @@ enum err family_nemotron_h_read(struct family_model *m, const struct source *s, 
                                  .prefixes = {"backbone.", "model."}}));
     shape->dense_dim = moe && dense ? (int)width : 0;
     m->roles = family_roles(shape, bias ? ROLE_BIT(ROLE_STATE_CONV_B) : 0);
-    state_cut_mamba(m);
+    state_cut_mamba(m, 1);
     return OK;
 }

@@ -229,6 +229,11 @@ int role_is_experts(const struct shape *s, enum tensor_role role)
     return s->n_experts > 0 && (MLP_ROLES & ROLE_BIT(role)) != 0;
 }
 
+int role_is_state(enum tensor_role role)
+{
+    return (STATE_ROLES & ROLE_BIT(role)) != 0;
+}
+
 int role_is_mlp(enum tensor_role role)
 {
     const uint64_t norm = ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_NORM2_B) | ROLE_BIT(ROLE_POST2_W);

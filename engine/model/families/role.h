@@ -67,8 +67,8 @@ enum tensor_role {
     ROLE_LATENT_K, // [n_heads * latent, latent_key] of each head: query to latent (the numbers of
                    // a key after rope_dim)
     ROLE_LATENT_V, // [n_heads * latent_value, latent] of each head: latent to output
-    ROLE_STATE_CONV_B, // [rows of q, k and v]
-    ROLE_STATE_SKIP,   // [state_v_heads] factor on v that the state's output gets added
+    ROLE_STATE_CONV_B,  // [rows of q, k and v]
+    ROLE_STATE_SKIP,    // [state_v_heads] factor on v that the state's output gets added
     ROLE_ROUTE_SCALE,   // [n_experts] factors on the experts' weights
     ROLE_ROUTER_NORM_W, // [dim] norm of what the router reads; with expert_norms, as the next three
     ROLE_EXPERT_NORM_W, // [dim] norm of what experts read
@@ -94,6 +94,8 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer);
 /* 1: the logits of this matrix choose or weigh experts. Such a matrix is stored as in the file and
  * always multiplied in f32, because a wrong choice is no small error. */
 int role_is_choice(enum tensor_role role);
+/* 1: of layers with a row state. */
+int role_is_state(enum tensor_role role);
 /* 1: the role is of a layer's MLP, its norm included. */
 int role_is_mlp(enum tensor_role role);
 /* 1: the role holds a matrix per head, one after the other in one matrix. */

@@ -2,7 +2,30 @@
  */
 #include "engine/model/families/family.h"
 
+#include <stdio.h>
+
 #define FIELD(f) offsetof(struct shape, f)
+
+/* The keys are for messages. */
+static enum err check_sizes(const struct source *s, const char *name, const struct shape *shape,
+                            const char *const keys[5])
+{
+    const int dims[] = {shape->state_k_dim, shape->state_v_dim};
+    for (int i = 0; i < 2; i++)
+        if (dims[i] % 16 != 0 || dims[i] < 16 || dims[i] > SHAPE_STATE_MAX)
+            return family_fail(s, name, keys[STATE_KEY_K_DIM + i],
+                               "unsupported: %d is not a multiple of 16 up to %d", dims[i],
+                               SHAPE_STATE_MAX);
+    if (shape->state_v_heads % shape->state_k_heads != 0)
+        return family_fail(s, name, keys[STATE_KEY_V_HEADS], "%d is not a multiple of %s, %d",
+                           shape->state_v_heads, keys[STATE_KEY_K_HEADS], shape->state_k_heads);
+    if ((int64_t)shape->state_v_heads * shape->state_v_dim +
+            2 * (int64_t)shape->state_k_heads * shape->state_k_dim >
+        SHAPE_DIM_MAX)
+        return family_fail(s, name, keys[STATE_KEY_V_HEADS], "%d heads of %d numbers are too large",
+                           shape->state_v_heads, shape->state_v_dim);
+    return OK;
+}
 
 enum err state_sizes(const struct source *s, struct shape *shape, const char *const keys[5])
 {
@@ -13,21 +36,25 @@ enum err state_sizes(const struct source *s, struct shape *shape, const char *co
         {keys[STATE_KEY_V_DIM], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_dim)},
         {keys[STATE_KEY_TAPS], SHAPE_TAPS_MAX, KEY_OPTIONAL, FIELD(state_taps)}};
     TRY(family_ints(s, "", ints, 5, shape));
-    const int dims[] = {shape->state_k_dim, shape->state_v_dim};
-    for (int i = 0; i < 2; i++)
-        if (dims[i] % 16 != 0 || dims[i] < 16 || dims[i] > SHAPE_STATE_MAX)
-            return family_fail(s, "", keys[STATE_KEY_K_DIM + i],
-                               "unsupported: %d is not a multiple of 16 up to %d", dims[i],
-                               SHAPE_STATE_MAX);
-    if (shape->state_v_heads % shape->state_k_heads != 0)
-        return family_fail(s, "", keys[STATE_KEY_V_HEADS], "%d is not a multiple of %s, %d",
-                           shape->state_v_heads, keys[STATE_KEY_K_HEADS], shape->state_k_heads);
-    if ((int64_t)shape->state_v_heads * shape->state_v_dim +
-            2 * (int64_t)shape->state_k_heads * shape->state_k_dim >
-        SHAPE_DIM_MAX)
-        return family_fail(s, "", keys[STATE_KEY_V_HEADS], "%d heads of %d numbers are too large",
-                           shape->state_v_heads, shape->state_v_dim);
-    return OK;
+    return check_sizes(s, "", shape, keys);
+}
+
+enum err state_sizes_gguf(const struct source *s, const char *name, struct shape *shape)
+{
+    static const char *const keys[5] = {".ssm.group_count", ".ssm.time_step_rank",
+                                        ".ssm.state_size", ".ssm.inner_size", ".ssm.conv_kernel"};
+    const struct family_int ints[5] = {
+        {keys[STATE_KEY_K_HEADS], SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(state_k_heads)},
+        {keys[STATE_KEY_V_HEADS], SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(state_v_heads)},
+        {keys[STATE_KEY_K_DIM], SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(state_k_dim)},
+        {keys[STATE_KEY_V_DIM], SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(state_v_dim)},
+        {keys[STATE_KEY_TAPS], SHAPE_TAPS_MAX, KEY_REQUIRED, FIELD(state_taps)}};
+    TRY(family_ints(s, name, ints, 5, shape));
+    if (shape->state_v_dim % shape->state_v_heads != 0) // so far of all heads
+        return family_fail(s, name, keys[STATE_KEY_V_DIM], "%d is not a multiple of %d heads",
+                           shape->state_v_dim, shape->state_v_heads);
+    shape->state_v_dim /= shape->state_v_heads;
+    return check_sizes(s, name, shape, keys);
 }
 
 enum err state_layers(const struct source *s, const char *key, const char *with,
@@ -49,6 +76,27 @@ enum err state_layers(const struct source *s, const char *key, const char *with,
     return OK;
 }
 
+enum err state_layers_gguf(const struct source *s, const char *name, struct shape *shape)
+{
+    int64_t heads[SHAPE_LAYERS_MAX], n = 0;
+    int found = 0;
+    char key[100];
+    snprintf(key, sizeof key, "%s.attention.head_count_kv", name);
+    TRY(source_int_list(s, key, 0, SHAPE_DIM_MAX, heads, SHAPE_LAYERS_MAX, &n, &found));
+    if (n != shape->n_layers)
+        return family_fail(s, "", key, "has %lld entries, expected %d", (long long)n,
+                           shape->n_layers);
+    for (int i = 0; i < n; i++) {
+        shape->layer_state[i] = heads[i] == 0;
+        if (heads[i] != 0 && shape->n_kv_heads != 0 && heads[i] != shape->n_kv_heads)
+            return family_fail(s, "", key, "unsupported: %lld and %d heads", (long long)heads[i],
+                               shape->n_kv_heads);
+        if (heads[i] != 0)
+            shape->n_kv_heads = (int)heads[i];
+    }
+    return state_layers_end(s, key, shape);
+}
+
 enum err state_layers_end(const struct source *s, const char *key, const struct shape *shape)
 {
     const int n = shape_states(shape);
@@ -57,7 +105,7 @@ enum err state_layers_end(const struct source *s, const char *key, const struct 
                : family_fail(s, "", key, "unsupported: layers are of one kind");
 }
 
-void state_cut_mamba(struct family_model *m)
+void state_cut_mamba(struct family_model *m, int logs)
 {
     const struct shape *s = &m->shape;
     const int64_t v = shape_state_v(s), k = shape_state_k(s), heads = s->state_v_heads;
@@ -67,5 +115,5 @@ void state_cut_mamba(struct family_model *m)
     m->cut[ROLE_STATE_K] = (struct family_cut){all, 2 * v, k, k};
     m->cut[ROLE_STATE_Q] = (struct family_cut){all, 2 * v + k, k, k};
     m->cut[ROLE_STATE_DT] = (struct family_cut){all, 2 * v + 2 * k, heads, heads};
-    m->logs = ROLE_BIT(ROLE_STATE_A);
+    m->logs = logs ? ROLE_BIT(ROLE_STATE_A) : 0;
 }
