@@ -25,4 +25,5 @@ STATE = "engine/model/families/state.c"
 fault("states: a GGUF file's layers with KV heads have a state", STATE, "shape->layer_state[i] = heads[i] == 0;", "shape->layer_state[i] = heads[i] != 0;", "family_hybrid_test")
 fault("states: a state is as wide as all heads", STATE, "    shape->state_v_dim /= shape->state_v_heads;\n", "", "family_hybrid_test")
 fault("states: decays of GGUF files are logarithms", "engine/model/families/family_granite_hybrid.c", "state_cut_mamba(m, 0);", "state_cut_mamba(m, 1);", "family_hybrid_test")
+fault("states: beta and the time step of GGUF files are apart", FAMILY, "    if (next) {\n", "    if (next && !gguf) {\n", GOLDEN + "qwen3_next-plain")
 fault("states: biases are those of layer 0", "engine/model/families/family.c", "while (layer < m->shape.n_layers - 1 && !role_in_layer(&m->shape, role, layer))", "while (0)", "family_hybrid_test")

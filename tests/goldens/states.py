@@ -6,9 +6,9 @@ import numpy as np
 
 FAMILIES = ("qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2", "lfm2_moe", "granitemoehybrid",
             "nemotron_h")
-ARCHITECTURES = {"granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe"}
-IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid")
-NO_GGUF = {"lfm2_moe-scores": "norm_topk_prob, use_expert_bias"}
+ARCHITECTURES = {"granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "qwen3_next": "qwen3next"}
+IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next")
+NO_GGUF = {"lfm2_moe-scores": "norm_topk_prob, use_expert_bias", "qwen3_next-listed": "layer_types", "qwen3_next-fused": "decoder_sparse_step"}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 
 
@@ -132,17 +132,35 @@ def mlp_width(c):
 
 
 def gguf_keys(w, c):
+    if c["model_type"] == "qwen3_next":
+        heads = c["linear_num_value_heads"]
+        w.add_head_count_kv(c["num_key_value_heads"])
+        ssm_keys(w, c["linear_conv_kernel_dim"], c["linear_key_head_dim"], c["linear_num_key_heads"], heads, c["linear_value_head_dim"])
+        w.add_full_attention_interval(c.get("full_attention_interval", 4))
+        return
     w.add_head_count_kv([c["num_key_value_heads"] if a else 0 for a in attends(c)])
     if c["model_type"].startswith("lfm2"):
         w.add_shortconv_l_cache(c["conv_L_cache"])
     else:
-        heads = c["mamba_n_heads"]
-        w.add_ssm_conv_kernel(c["mamba_d_conv"])
-        w.add_ssm_state_size(c["mamba_d_state"])
-        w.add_ssm_group_count(c["mamba_n_groups"])
-        w.add_ssm_inner_size(heads * c["mamba_d_head"])
-        w.add_ssm_time_step_rank(heads)
+        ssm_keys(w, c["mamba_d_conv"], c["mamba_d_state"], c["mamba_n_groups"], c["mamba_n_heads"], c["mamba_d_head"])
         w.add_rope_scaling_finetuned(c.get("position_embedding_type") == "rope")
+
+
+def ssm_keys(w, taps, key_dim, groups, heads, value_dim):
+    w.add_ssm_conv_kernel(taps)
+    w.add_ssm_state_size(key_dim)
+    w.add_ssm_group_count(groups)
+    w.add_ssm_inner_size(heads * value_dim)
+    w.add_ssm_time_step_rank(heads)
+
+
+def qwen3_next_parts(c, x):
+    """in_proj_qkvz of each head of k -> q of all heads, then k, then v; and z."""
+    keys, values = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    k, v = c["linear_key_head_dim"], values // keys * c["linear_value_head_dim"]
+    parts = np.split(x.reshape(keys, -1, x.shape[-1]), [k, 2 * k, 2 * k + v], 1)
+    q, k, v, z = (part.reshape(-1, x.shape[-1]) for part in parts)
+    return np.concatenate([q, k, v]), z
 
 
 def gguf_names(c, tensors):
@@ -153,12 +171,19 @@ def gguf_names(c, tensors):
             parts = ("gate_proj", "up_proj") if "input_linear" in name else ("down_proj",)
             yield from ((f"{stem}{part}.weight", y) for part, y in zip(parts, np.split(x, len(parts))))
             continue
+        if "in_proj_qkvz" in name:
+            qkv, z = qwen3_next_parts(c, x)
+            yield name.replace("qkvz", "qkv"), qkv
+            yield name.replace("qkvz", "z"), z
+            continue
+        if is_plus_one(c["model_type"], name) and c["model_type"].startswith("qwen") and name.endswith("norm.weight"):
+            x = x + np.float32(1)
         name = name.replace(".expert_bias", ".expert_bias.bias").replace(".dt_bias", ".dt_proj.bias")
         if name.endswith(("conv.conv.weight", "conv1d.weight")):
             x = x[:, 0]
         if name.endswith(".A_log"):
             x = -np.exp(x.astype(np.float64)).astype(np.float32)
-        if name.endswith((".A_log", ".D")):
+        if name.endswith((".A_log", ".D")) and "mamba" in name:
             x = x[:, None]
         if name.endswith("mamba.norm.weight"):
             x = x.reshape(c["mamba_n_groups"], -1)

@@ -110,7 +110,7 @@ struct family_unused {
     X("apertus", "apertus", "apertus", "ApertusForCausalLM", family_apertus_read)                  \
     X("exaone4", "exaone4", "exaone4", "Exaone4ForCausalLM", family_exaone4_read)                  \
     X("seed_oss", "seed_oss", "seed_oss", "SeedOssForCausalLM", family_seed_oss_read)              \
-    X("qwen3_next", "", "qwen3_next", "Qwen3NextForCausalLM", family_qwen3_next_read)              \
+    X("qwen3_next", "qwen3next", "qwen3_next", "Qwen3NextForCausalLM", family_qwen3_next_read)     \
     X("qwen3_5", "", "qwen3_5_text", "Qwen3_5ForCausalLM", family_qwen3_next_read)                 \
     X("qwen3_5", "", "qwen3_5", "Qwen3_5ForConditionalGeneration", family_qwen3_5_vision_read)     \
     X("qwen3_5_moe", "", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", family_qwen3_next_read)      \

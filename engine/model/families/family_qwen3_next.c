@@ -41,6 +41,17 @@
                              [ROLE_SHARED_DOWN] = "mlp.shared_expert.down_proj.weight",            \
                              [ROLE_SHARE] = "mlp.shared_expert_gate.weight"
 
+#define LAYER_GGUF                                                                                 \
+    GGUF_ENDS, GGUF_QKV, GGUF_O, GGUF_QK_NORM,                                                     \
+        [ROLE_NORM1_W] = "attn_norm.weight", [ROLE_NORM2_W] = "post_attention_norm.weight",        \
+        [ROLE_Q_GATE] = "attn_q.weight", [ROLE_SHARE] = "ffn_gate_inp_shexp.weight",               \
+        [ROLE_STATE_Q] = "attn_qkv.weight", [ROLE_STATE_K] = "attn_qkv.weight",                    \
+        [ROLE_STATE_V] = "attn_qkv.weight", [ROLE_STATE_Z] = "attn_gate.weight",                   \
+        [ROLE_STATE_BETA] = "ssm_ba.weight", [ROLE_STATE_DT] = "ssm_ba.weight",                    \
+        [ROLE_STATE_CONV] = "ssm_conv1d.weight", [ROLE_STATE_A] = "ssm_a",                         \
+        [ROLE_STATE_DT_B] = "ssm_dt.bias", [ROLE_STATE_NORM_W] = "ssm_norm.weight",                \
+        [ROLE_STATE_O] = "ssm_out.weight"
+
 static const struct family_names names_next = {"layers.", {LAYER, STATE_NEXT, SHARED, HF_EXPERTS}};
 static const struct family_names names_next_all = {"layers.",
                                                    {LAYER, STATE_NEXT, SHARED, HF_ALL_EXPERTS}};
@@ -48,6 +59,9 @@ static const struct family_names names_dense = {"layers.", {LAYER, STATE_3_5, HF
 static const struct family_names names_moe = {"layers.", {LAYER, STATE_3_5, SHARED, HF_EXPERTS}};
 static const struct family_names names_moe_all = {"layers.",
                                                   {LAYER, STATE_3_5, SHARED, HF_ALL_EXPERTS}};
+
+static const struct family_names names_gguf = {
+    "blk.", {LAYER_GGUF, GGUF_ROUTER, GGUF_SHARED, GGUF_ALL_EXPERTS}};
 
 void family_qwen3_next_shape(struct shape *s)
 {
@@ -63,27 +77,34 @@ void family_qwen3_next_shape(struct shape *s)
 }
 
 /* Which layers have a state: all but every fourth, or as listed. */
-static enum err read_layers(const struct source *s, struct shape *shape)
+static enum err read_layers(const struct source *s, const char *name, struct shape *shape)
 {
     int64_t every = EVERY;
     int listed = 0, found = 0;
+    char key[100] = "full_attention_interval";
+    if (s->kind == SOURCE_GGUF)
+        snprintf(key, sizeof key, "%s.full_attention_interval", name);
     TRY(state_layers(s, "layer_types", "linear_attention", "full_attention", shape, &listed));
     if (!listed)
-        TRY(source_int(s, "full_attention_interval", 1, INT32_MAX, &every, &found));
+        TRY(source_int(s, key, 1, INT32_MAX, &every, &found));
     for (int i = 0; i < shape->n_layers && !listed; i++)
         shape->layer_state[i] = (i + 1) % every != 0;
-    return state_layers_end(s, listed ? "layer_types" : "full_attention_interval", shape);
+    return state_layers_end(s, listed ? "layer_types" : key, shape);
 }
 
 /* Where the rows of the fused tensors are. Per head of k qwen3_next has its q, its k, then v and z
- * of the heads of v that use them. */
-static void cut_state(struct family_model *m, int next)
+ * of the heads of v that use them; in GGUF files only beta and the time step are like that. */
+static void cut_state(struct family_model *m, int next, int gguf)
 {
     const struct shape *s = &m->shape;
     const int64_t k = s->state_k_dim, keys = k * s->state_k_heads, values = shape_state_v(s);
     const int64_t each = s->state_v_heads / s->state_k_heads, v = each * s->state_v_dim;
     const int64_t head = 2 * k + 2 * v, all = head * s->state_k_heads;
-    if (!next) {
+    if (next) {
+        m->cut[ROLE_STATE_BETA] = (struct family_cut){2 * s->state_v_heads, 0, each, 2 * each};
+        m->cut[ROLE_STATE_DT] = (struct family_cut){2 * s->state_v_heads, each, each, 2 * each};
+    }
+    if (!next || gguf) {
         m->cut[ROLE_STATE_Q] = (struct family_cut){2 * keys + values, 0, keys, keys};
         m->cut[ROLE_STATE_K] = (struct family_cut){2 * keys + values, keys, keys, keys};
         m->cut[ROLE_STATE_V] = (struct family_cut){2 * keys + values, 2 * keys, values, values};
@@ -93,8 +114,6 @@ static void cut_state(struct family_model *m, int next)
     m->cut[ROLE_STATE_K] = (struct family_cut){all, k, k, head};
     m->cut[ROLE_STATE_V] = (struct family_cut){all, 2 * k, v, head};
     m->cut[ROLE_STATE_Z] = (struct family_cut){all, 2 * k + v, v, head};
-    m->cut[ROLE_STATE_BETA] = (struct family_cut){2 * s->state_v_heads, 0, each, 2 * each};
-    m->cut[ROLE_STATE_DT] = (struct family_cut){2 * s->state_v_heads, each, each, 2 * each};
 }
 
 /* Each head's rows of q, then of its gate. */
@@ -114,6 +133,7 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     struct shape *shape = &m->shape;
     const int next = strcmp(shape->family, "qwen3_next") == 0;
     const int dense = strcmp(shape->family, "qwen3_5") == 0;
+    const int gguf = s->kind == SOURCE_GGUF;
     int biases = 0;
     TRY(family_flag(s, "", "attention_bias", &biases));
     if (biases)
@@ -126,13 +146,15 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     shape->ffn_dim = next || dense ? 0 : 1; // else its layers have no other MLP
     m->plus_one = ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
                   ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_FINAL_NORM_W);
-    m->logs = ROLE_BIT(ROLE_STATE_A);
+    m->logs = gguf ? 0 : ROLE_BIT(ROLE_STATE_A);
     family_qwen3_next_shape(shape);
-    TRY(state_sizes(s, shape, keys));
+    TRY(gguf ? state_sizes_gguf(s, name, shape) : state_sizes(s, shape, keys));
     struct family_dialect d = {.hf = dense  ? &names_dense
                                      : next ? &names_next
                                             : &names_moe,
                                .hf_experts = next ? &names_next_all : &names_moe_all,
+                               .gguf = &names_gguf,
+                               .gguf_experts = &names_gguf,
                                .experts_key = "num_experts",
                                .expert_ffn_key = "moe_intermediate_size",
                                .shared_ffn_key = "shared_expert_intermediate_size",
@@ -146,9 +168,9 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     if (dense)
         d.hf_experts = NULL, d.experts_key = d.shared_ffn_key = NULL;
     TRY(family_read_dialect(m, s, name, &d));
-    TRY(read_layers(s, shape));
+    TRY(read_layers(s, name, shape));
     m->roles = family_roles(shape, 0);
-    cut_state(m, next);
+    cut_state(m, next, gguf);
     cut_gate(m);
     return OK;
 }
