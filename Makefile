@@ -330,7 +330,7 @@ check:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py $(ARGS)
 
-## check-full: runs every test (about 35 minutes on 2 cores)
+## check-full: runs every test (about 50 minutes on 2 cores)
 check-full:
 	$(Q).ci/deps.sh check
 	$(Q)python3 tests/check.py --level full $(ARGS)
