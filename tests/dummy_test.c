@@ -71,7 +71,8 @@ static void test_config(void **state)
     dummy_close(&p);
     expect_bad("family = gpt\n", ":1: family: unsupported: gpt");
     expect_bad("dim = 128\n", "family: missing");
-    expect_bad("family = llama\n", "dim: missing");
+    expect_bad("family = llama\n", "layers: missing");
+    expect_bad("family = llama\nlayers = 2\n", "dim: missing");
     expect_bad(BASE "heads = 0\n", ":8: heads: 0 is out of range");
     expect_bad(BASE "heads = x\n", ":8: heads: expected a number");
     expect_bad(BASE "heads = 1.5\n", ":8: heads: expected an integer");

@@ -129,7 +129,7 @@ static void test_lies(void **state)
     pack_put_shape(&shape, &p.shape);
     uint8_t *kinds = find(meta, h.meta_bytes, shape.data, shape.n_bytes);
     assert_non_null(kinds);
-    kinds += shape.n_bytes - SHAPE_LAYERS_MAX; // they come last
+    kinds += shape.n_bytes - (1 + 1 + 4) * SHAPE_LAYERS_MAX; // behind it: layer_wide, layer_scale
     for (int i = 0; i < N_LAYERS; i++) {
         kinds[i] ^= 1;
         expect_corrupt(path, file, &h, "tensor role");
@@ -137,7 +137,7 @@ static void test_lies(void **state)
         expect_corrupt(path, file, &h, "layer_dense");
         kinds[i] ^= 4;
     }
-    uint8_t *states = kinds - SHAPE_LAYERS_MAX; // before them
+    uint8_t *states = kinds - 2 * SHAPE_LAYERS_MAX; // layer_bare comes between
     states[1] = 1;
     expect_corrupt(path, file, &h, "layer_state");
     states[1] = 0;
