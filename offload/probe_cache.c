@@ -21,6 +21,9 @@
 #include "offload/probe_impl.h"
 
 #define CACHE_AGE_S (30 * 24 * 3600)
+/* A file's time may be this far ahead of time(): since Linux 6.13 file systems take times between
+ * the ticks that time() counts, and a file server has a clock of its own. */
+#define AHEAD_S     60
 #define SPREAD_MOST 0.15  // of a rate, by its value: above it the machine was busy
 #define DISK_GUESS  0.5e9 // bytes per second
 #define BUSY_AGE_S  120   // of figures measured on a busy machine
@@ -41,10 +44,12 @@ int64_t probe_cache_read(const char *path, char *text)
 {
     struct stat st;
     int64_t n;
-    time_t now = time(NULL);
     char check[CHECK_BYTES + 1];
-    if (stat(path, &st) != 0 || st.st_mtime > now || now - st.st_mtime > CACHE_AGE_S ||
-        machine_text_load(path, text, &n) != OK || n < CHECK_BYTES)
+    if (stat(path, &st) != 0)
+        return -1;
+    const time_t age = time(NULL) - st.st_mtime;
+    if (age < -AHEAD_S || age > CACHE_AGE_S || machine_text_load(path, text, &n) != OK ||
+        n < CHECK_BYTES)
         return -1;
     n -= CHECK_BYTES;
     snprintf(check, sizeof check, CHECK_FORMAT, crc32c(0, text, n));

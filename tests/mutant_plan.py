@@ -8,6 +8,8 @@ fault("a rate measured in other memory is taken", "offload/probe_cache.c",
 fault("the first plan has other digits than the next", "offload/probe_cache.c",
       "    part_copy(m, &only, part);\n    probe_cache_write", "    probe_cache_write", "probe_test")
 fault("figures of a busy machine are kept for a month", "offload/probe_cache.c", "if (err == OK && busy)", "if (0)", "probe_test")
+fault("a cached file with a time ahead of the clock is valid", "offload/probe_cache.c", "age < -AHEAD_S ||", "0 ||", "probe_test")
+fault("a cached file may not be younger than a tick of the clock", "offload/probe_cache.c", "age < -AHEAD_S", "age < 0", "probe_test")
 fault("figures of a busy machine are never kept", "offload/probe_cache.c", "(CACHE_AGE_S - BUSY_AGE_S)", "(CACHE_AGE_S + BUSY_AGE_S)", "probe_test")
 fault("a burst counts as what lasts", "offload/disk_probe.c",
       "rates->lasting = rate_of(s, burst >= 3 && burst > s->n / 4 ? burst : s->n / 4, s->n);",

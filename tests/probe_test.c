@@ -463,11 +463,16 @@ static void runs_are_kept(void **state)
     static char text[MACHINE_FILE_BYTES_MAX];
     int64_t n;
     assert_int_equal(machine_text_load(path, text, &n), OK);
-    const struct timespec old[2] = {{.tv_sec = time(NULL) - 40 * 86400},
-                                    {.tv_sec = time(NULL) - 40 * 86400}};
-    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
-    pace_file_read(&s, path);
-    assert_int_equal(s.n, 0);
+    static const struct {
+        int64_t age_s;
+        int n;
+    } ages[] = {{40 * 86400, 0}, {20 * 86400, PACE_RUNS}, {-30, PACE_RUNS}, {-86400, 0}};
+    for (int i = 0; i < 4; i++) {
+        const struct timespec then = {.tv_sec = time(NULL) - ages[i].age_s};
+        assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[2]){then, then}, 0), 0);
+        pace_file_read(&s, path);
+        assert_int_equal(s.n, ages[i].n);
+    }
     for (int64_t i = 0; i < n; i += 29) {
         text[i] ^= 1;
         assert_int_equal(machine_text_save(path, text, n), OK);
