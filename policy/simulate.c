@@ -82,6 +82,8 @@ struct sim {
     int n_returned;
     int64_t next; // next row of the queue
     int every;
+    int may_stop;                // 1: rows may stop before their cap
+    double hazard[WORK_EIGHTHS]; // of an output's token, by eighths (work.stops)
     int64_t pass, entered;
     struct gate gate;
     struct played *out;
@@ -141,16 +143,16 @@ static void queue_take(struct sim *s)
  * spread evenly by the golden ratio, so that two calls play the same job. */
 static int likely_end(const struct sim *s, const struct work_row *row, int64_t entered)
 {
-    const double golden = 0.6180339887498949, u = fmod((double)entered * golden + 0.5, 1);
     const int64_t span = row->cap - row->prompt;
-    double lives = -log1p(-u); // the row stops when the hazards along its output sum to this
     int64_t at = row->known - row->prompt;
-    if (s->in->work->scores)
+    if (!s->may_stop)
         return row->cap;
+    const double golden = 0.6180339887498949, u = fmod((double)entered * golden + 0.5, 1);
+    double lives = -log1p(-u); // the row stops when the hazards along its output sum to this
     while (at < span) {
         const int eighth = work_eighth(at, span);
         const int64_t end = work_eighth_end(eighth, span);
-        const double each = -log1p(-min_d(s->in->work->stops[eighth], 0.99));
+        const double each = s->hazard[eighth];
         if (lives < each * (double)(end - at))
             return (int)min_i64(row->prompt + at + 1 + (int64_t)(lives / each), row->cap);
         lives -= each * (double)(end - at);
@@ -729,6 +731,10 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
     s.every = in->every > 1 ? in->every : 1;
     s.state = plan_state_kind(in->plan);
     s.kinds = s.state > 0 ? s.state : plan_kinds(in->plan);
+    for (int i = 0; i < WORK_EIGHTHS; i++) {
+        s.hazard[i] = -log1p(-min_d(in->work->stops[i], 0.99));
+        s.may_stop |= s.hazard[i] > 0 && !in->work->scores;
+    }
     *out = (struct played){0};
     place(&s, memory);
     if (in->live)
