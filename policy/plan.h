@@ -374,6 +374,7 @@ struct plan_wish {
     int groups;                      // as in struct plan, never automatic
     double percent[N_PLAN_PERCENTS]; // used where the count is -1
     int device, attn_cpu;            // as in struct plan, never automatic
+    int brief; // 1: the plan is only compared and never runs, so the search ends early
 };
 
 /* All automatic, without a device. */

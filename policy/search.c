@@ -11,10 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CODEC_GAIN    0.97 // an encoded file must reduce job time to this share
-#define CODEC_MARGIN  2    // decoding must keep up with a disk this much faster than probed
-#define DEVICE_WINDOW 3    // steps queued: one runs, one is next, one is being queued
-#define FRAMES_MOST   4    // this many more layers may fit although one more does not
+#define CODEC_MARGIN  2 // decoding must keep up with a disk this much faster than probed
+#define DEVICE_WINDOW 3 // steps queued: one runs, one is next, one is being queued
+#define FRAMES_MOST   4 // this many more layers may fit although one more does not
 
 const int search_batches[] = {1, 2, 3, 4, 5, 6, 8, 12, 16, SEARCH_BATCHES_MOST, 0};
 
@@ -412,7 +411,7 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
     s.codec = encoded.seed.plan.codec = PLAN_CODEC_ZSTD;
     const struct ranked *with = search_from(&s, &encoded);
     if (with && with->plan.codec != PLAN_CODEC_NONE &&
-        with->s + set->costs->codec_make_s < best_s * CODEC_GAIN)
+        with->s + set->costs->codec_make_s < best_s * PLAN_CODEC_GAIN)
         *plan = with->plan;
     return 0;
 }

@@ -16,7 +16,8 @@ struct plan_ranking {
     int cap, n;
 };
 
-#define SEARCH_BATCHES_MOST 24 // greatest number of batches that is tried
+#define SEARCH_BATCHES_MOST 24   // greatest number of batches that is tried
+#define PLAN_CODEC_GAIN     0.97 // an encoded file must reduce job time to this share
 
 /* Bytes of `memory` that a search for this wish and work needs, a multiple of 8. */
 int64_t plan_search_bytes(const struct plan_wish *wish, const struct work *work, int layers);

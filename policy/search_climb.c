@@ -17,11 +17,12 @@
 
 #define PLAYED_LEAST 12 // plans that are always played, step by step
 #define PLAYED_CLIMB 8  // greatest number of plans played between two climbs
-/* Work is counted in batches of passes, about a million per CPU second; at the limit the search
- * ends. A search may take about 0.3 % of its job's time. */
+/* Work is counted in batches of passes, about three million per CPU second; at the limit the search
+ * ends. A search may take about 0.1 % of its job's time. */
 #define WORK_SECOND  3e3 // per second of the job
-#define WORK_LEAST  2e6
-#define WORK_MOST   1e7
+#define WORK_LEAST   2e6
+#define WORK_MOST    1e7
+#define BRIEF        0.2  // share of the limit for a brief search
 #define PLAYED_STEPS 40   // work per played job: about this many passes are played step by step
 #define BUILT_WORK   10   // work per layer to find a plan that fits
 #define CLIMBED      1.1  // a plan slower than this times the fastest is not climbed from
@@ -118,7 +119,8 @@ static void look_further(struct search *s, const struct seed *seed)
 static int is_over(const struct search *s)
 {
     double most = s->best ? s->best->s * WORK_SECOND : WORK_MOST;
-    return s->work > fmin(fmax(most, WORK_LEAST), WORK_MOST);
+    double share = s->wish->brief ? BRIEF : 1;
+    return s->work > share * fmin(fmax(most, WORK_LEAST), WORK_MOST);
 }
 
 /* Plays plans that may be the fastest, the most probable first. */

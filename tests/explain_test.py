@@ -22,6 +22,7 @@ JOB = ["--prompt-len", "512", "--gen-len", "32", "--num-prompts", "1k"]
 CPU = {"nvme_read": "4e8", "nvme_write": "4e8", "ram_read": "2e10", "matmul_flops": "1e12", "step_s": "1e-5", "threads": "8",
        "ram": "4.3e9", "disk": "2e10"}
 INT8 = {"matmul_q8_m16": "4e12", "matmul_q8_m64": "4e12", "matmul_q8_m256": "4e12"}
+LONGER, TIE = 0.85, 1.02  # a longer search finds plans this much faster; of plans within 2 % it takes the one that moves less
 WITHIN, WORTH, MOST = 1.10, 0.05, 8
 
 
@@ -172,7 +173,8 @@ def doubled(place, file):
 
 
 def would_help(tally, place, a):
-    """`plan` with those flags says the same; the greatest gain first, nothing below 5 %."""
+    """`plan` with those flags is as fast, or faster: it searches longer; the greatest gain first,
+    nothing below 5 %."""
     seen = set()
     for what, model, file, flags in cases(place):
         if "--attn" in flags:
@@ -194,7 +196,7 @@ def would_help(tally, place, a):
             there = seconds(place, model, doubled(place, file) if x["flags"] is None else file, with_flags(flags, x["flags"] or ""))
             if not tally.check(there, f"{what}: {x} is refused"):
                 continue
-            tally.check(near(there, x["job_s"], 1e-5), f"{what}: {x}: plan says {there}")
+            tally.check(LONGER <= there / x["job_s"] <= TIE, f"{what}: {x}: plan says {there}")
     for kind in ("disk", "--mem-ram", "--mem-device", "--weights q4", "--weights q8", "--kv-format q8", "--kv-format mixed",
                  "--kv-policy h2o --kv-budget 0.2", "--weights q8 --compute int8", "--attn") if LEVEL else ("--mem-ram", "--kv-format q8"):
         tally.check(kind in seen, f"never told: {kind} (only {sorted(seen)})")

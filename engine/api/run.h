@@ -105,6 +105,7 @@ struct run {
     struct plan_ranking *ranking;   // borrowed: the plans that the search compared; or NULL
     enum plan_told plan_told;
     int hidden_moves; // 1: the user asked for no hidden states near the ops
+    int compared;     // 1: the plan is only compared and never runs (plan_wish.brief)
     int keep_rows;    // 1: all rows must fit into a plan; 0: run_plan may leave some out
 
     struct job *job; // owned

@@ -328,26 +328,26 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
 
 /* Prints a hint if only the time to make the encoded file prevents its use: later jobs may use
  * it. */
-static void hint_codec(struct run *r, const struct plan_wish *wish)
+static void hint_codec(const struct run *r, const struct plan_wish *wish)
 {
     struct plan with;
     struct plan_time t;
+    struct plan_wish encoded = *wish;
     char why[320];
-    const double make_s = r->costs.codec_make_s;
-    if (r->decision.plan.codec != PLAN_CODEC_NONE || wish->codec >= 0 || make_s <= 0 ||
-        log_level_max < LOG_INFO)
+    const struct setting set = run_setting(r);
+    if (r->decision.plan.codec != PLAN_CODEC_NONE || r->costs.codec_make_s <= 0 ||
+        log_level_max < LOG_INFO || !plan_search_encodes(&set, wish))
         return;
-    r->costs.codec_make_s = 0;
-    int found =
-        find_plan(r, wish, &with, NULL, why, sizeof why) == 0 && with.codec != PLAN_CODEC_NONE;
-    if (found)
-        price_plan(r, &with, &t);
-    r->costs.codec_make_s = make_s;
-    if (found)
+    encoded.codec = PLAN_CODEC_ZSTD;
+    encoded.brief = 1;
+    if (find_plan(r, &encoded, &with, NULL, why, sizeof why) != 0 || with.codec == PLAN_CODEC_NONE)
+        return;
+    price_plan(r, &with, &t);
+    if (t.job_s < r->decision.time.job_s * PLAN_CODEC_GAIN)
         log_line(LOG_INFO,
                  "plan: with zstd %.1f s, but making its file takes about %.1f s, once "
                  "(--weights-codec zstd makes it)",
-                 t.job_s, make_s);
+                 t.job_s, r->costs.codec_make_s);
 }
 
 static struct weight_form planned_reads(struct device *d, enum compute compute, enum dtype stored)
@@ -394,6 +394,7 @@ enum err run_choose(struct run *r)
     TRY(pipeline_wish(r, &wish));
     if (c->plan)
         TRY(plan_file_read(r, &wish));
+    wish.brief = r->compared;
     const struct plan_wish asked = wish;
     r->hidden_moves = wish.hidden_near == 0 || wish.percent[HIDDEN_NEAR] == 0;
     if (r->model->on_demand && !wish.device)

@@ -125,7 +125,7 @@ static struct what_if *decide_anew(const struct run *r)
     w->run.search_bytes = 0;
     w->run.ranking = NULL;
     w->run.plan_told = PLAN_BY_COMMAND;
-    w->run.keep_rows = 1;
+    w->run.compared = w->run.keep_rows = 1;
     return w;
 }
 

@@ -143,7 +143,7 @@ static void print_explained(const struct explain *e, const struct run *r)
         printf("faster   with nothing that was tried, by 5 %% or more");
     if (e->n_helps == 0 && e->matmul_share > EXPLAIN_MOSTLY)
         printf(": matmuls alone are %.0f %% of the job", 100 * fmin(e->matmul_share, 1));
-    printf(e->n_helps == 0 ? "\n" : "faster   tokens/s          with\n");
+    printf(e->n_helps == 0 ? "\n" : "faster   tokens/s  at least  with\n");
     for (int i = 0; i < e->n_helps; i++) {
         const struct explain_help *h = &e->helps[i];
         char with[144];
