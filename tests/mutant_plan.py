@@ -214,8 +214,8 @@ fault("rows that were sent back wait in another order", "engine/job/job_scan.c",
       "    for (const struct live *row = job->requeued; row; row = row->next_requeued, k++)\n",
       "    for (const struct live *row = NULL; row; row = row->next_requeued, k++)\n", "simulate_test")
 fault("rows are played to their last allowed token", "policy/simulate.c",
-      "if (s->in->work->scores)\n        return row->cap;", "if (entered > 0)\n        return row->cap;", "simulate_test")
-fault("rows stop alike all along", "policy/simulate.c", "min_d(s->in->work->stops[eighth], 0.99)", "min_d(s->in->work->stops[0], 0.99)", "simulate_test")
+      "if (!s->may_stop)\n        return row->cap;", "if (entered > 0)\n        return row->cap;", "simulate_test")
+fault("rows stop alike all along", "policy/simulate.c", "min_d(in->work->stops[i], 0.99)", "min_d(in->work->stops[0], 0.99)", "simulate_test")
 fault("rows that end early change no plan", "engine/api/replan.c", "return is_short(w) || rows_are_short(w);", "return is_short(w);",
       "replan_test.py --only short_rows")
 fault("KV is planned for the lengths that max_tokens allows", "policy/simulate.c", "        slots += min_d(tokens, (double)most);",
@@ -310,7 +310,7 @@ fault("what would help is searched whatever bounds the job", "engine/api/explain
       "r->decision.time.job_s < l->least_s * (1 + WORTH))\n        return 0;", "r->decision.time.job_s < 0)\n        return 0;",
       "explain_test.py --only cheap")
 fault("attention elsewhere is planned as it is", "engine/api/variant.c", "        with.attn = v->attn;\n", "", HELPS)
-fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST   1e7", "#define WORK_MOST   1e6",
+fault("a search ends on its first hill", "policy/search_climb.c", "#define WORK_MOST    1e7", "#define WORK_MOST   1e6",
       "explain_test.py --only by_hand")
 fault("flags of --policies are said to do nothing", "engine/api/advice.c", "EVICT_FULL && !c->compares_policies)", "EVICT_FULL)",
       "attention_test.py --only outputs")
