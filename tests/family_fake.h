@@ -192,7 +192,8 @@ const struct source_tensor *source_find(const struct source *s, const char *name
 
 static int is_number(const struct source_tensor *t)
 {
-    return strstr(t->name, ".act_fn.") || strstr(t->name, ".layer_scalar");
+    return strstr(t->name, ".act_fn.") || strstr(t->name, ".layer_scalar") ||
+           strstr(t->name, ".layer_output_scale.");
 }
 
 enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,

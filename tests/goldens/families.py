@@ -248,7 +248,7 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "apertus-usual": "llama3's divisors, rounded",
            "exaone4-still": "a window of no layer", "cohere-bias": "a head of its own", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
            **experts.NO_GGUF, **latent.NO_GGUF, **states.NO_GGUF,
-           **{spec: "not read yet" for spec in (*states.specs(common), *gemma4.specs(common)) if not spec.startswith(states.IN_GGUF)}}
+           **{spec: "not read yet" for spec in states.specs(common) if not spec.startswith(states.IN_GGUF)}}
 FORMS = ("f32", "bf16")
 GGUF_BLOCKS = {"nemotron_h-experts": 6}  # how many layers of a checkpoint a GGUF file can hold: no MLP where others have experts
 
@@ -326,6 +326,9 @@ def text_of(c, tensors):
     if "text_config" not in c:
         return c, tensors
     start = "language_model."
+    if c["model_type"] in gemma4.FAMILIES:
+        start = "model." + start
+        return c["text_config"], {n.replace(start, "model.", 1): x for n, x in tensors.items() if n.startswith((start, "lm_head."))}
     return c["text_config"], {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
 
 
@@ -351,7 +354,7 @@ def write_hf(folder, spec, tensors, form, config=None):
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
                  "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
                  "granitemoeshared": "granitemoe", "olmo3": "olmo2", "cohere": "command-r", "ministral3": "mistral3",
-                 "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES}
+                 "glm4_moe": "glm4moe", "gemma4_text": "gemma4", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES}
 PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "ministral3", "granitemoehybrid",
           "nemotron_h")
 
@@ -376,7 +379,10 @@ def gguf_tensors(c, tensors):
             x = tiny.rope_permute(x, heads)
         if kind in PAIRED and ".k_proj." in name:
             x = tiny.rope_permute(x, c["num_key_value_heads"])
-        if kind.startswith("gemma") and name.endswith("norm.weight"):
+        if name.startswith("blk."):
+            yield name, x
+            continue
+        if kind.startswith("gemma") and kind not in gemma4.FAMILIES and name.endswith("norm.weight"):
             x = x + np.float32(1)
         if kind == "gpt_neox" and "query_key_value" in name:
             x = fused_by_kind(x, heads)
@@ -442,9 +448,11 @@ def gguf_keys(w, c):
         latent.gguf_keys(w, c)
     elif c["model_type"] in states.FAMILIES:
         states.gguf_keys(w, c)
+    elif c["model_type"] in gemma4.FAMILIES:
+        gemma4.gguf_keys(w, c)
     elif "num_key_value_heads" in c:
         w.add_head_count_kv(c["num_key_value_heads"])
-    if "head_dim" in c:
+    if "head_dim" in c and c["model_type"] not in gemma4.FAMILIES:
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
     eps = next((c[key] for key in ("rms_norm_eps", "norm_eps") if key in c), c["layer_norm_epsilon"] if c["model_type"] == "nemotron_h" else None)
@@ -452,7 +460,7 @@ def gguf_keys(w, c):
         w.add_layer_norm_rms_eps(eps)
     else:
         w.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
-    if c["model_type"] not in ("gpt2", *latent.FAMILIES):
+    if c["model_type"] not in ("gpt2", *latent.FAMILIES, *gemma4.FAMILIES):
         rope_keys(w, c, head_dim)
     if c["model_type"] in ("phi3", "gemma3_text") and c["sliding_window"]:
         w.add_sliding_window(c["sliding_window"])
@@ -506,6 +514,8 @@ def write_gguf(path, spec, tensors):
         tensors = latent.of_heads(c, tensors)
     if kind in states.FAMILIES:
         tensors = dict(states.gguf_names(c, tensors))
+    if kind in gemma4.FAMILIES:
+        tensors = dict(gemma4.gguf_names(tensors))
     for name, x in gguf_tensors(c, experts.gguf_names(spec, tensors)):
         kind = gguf.GGMLQuantizationType.MXFP4 if x.dtype == np.uint8 else None
         w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=kind)

@@ -75,7 +75,7 @@ struct family_unused {
     X("gemma2", "gemma2", "gemma2", "Gemma2ForCausalLM", family_gemma2_read)                       \
     X("gemma3", "gemma3", "gemma3_text", "Gemma3ForCausalLM", family_gemma3_read)                  \
     X("gemma3", "", "gemma3", "Gemma3ForConditionalGeneration", family_gemma3_vision_read)         \
-    X("gemma4", "", "gemma4_text", "Gemma4ForCausalLM", family_gemma4_read)                        \
+    X("gemma4", "gemma4", "gemma4_text", "Gemma4ForCausalLM", family_gemma4_read)                  \
     X("gemma4", "", "gemma4", "Gemma4ForConditionalGeneration", family_gemma4_vision_read)         \
     X("gemma4", "", "gemma4_unified_text", "Gemma4UnifiedForCausalLM", family_gemma4_read)         \
     X("gemma4", "", "gemma4_unified", "Gemma4UnifiedForConditionalGeneration",                     \

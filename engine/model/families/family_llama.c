@@ -430,7 +430,7 @@ static enum err read_gguf_heads(struct shape *shape, const struct source *s, con
                      ".attention.head_count_kv", ".attention.key_length"));
     snprintf(key, sizeof key, "%s.attention.value_length", name);
     TRY(source_int(s, key, 1, SHAPE_DIM_MAX, &n, &found));
-    if (found && n != shape->head_dim && shape->latent_key == 0)
+    if (found && n != shape->head_dim && shape->latent_key == 0 && shape->wide_head_dim == 0)
         return family_fail(s, name, ".attention.value_length", "%lld, but keys have %d",
                            (long long)n, shape->head_dim);
     if (shape->rope_dim == 0)
