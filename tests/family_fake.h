@@ -24,7 +24,10 @@ struct fake {
     int n_types;
     int64_t ints[8];
     int n_ints;
-    const char *ints_key;   // NULL: "mlp_only_layers"
+    const char *ints_key; // NULL: "mlp_only_layers"
+    int64_t more_ints[8]; // of another key
+    int n_more_ints;
+    const char *more_key;
     const char *class_name; // architectures
 };
 
@@ -119,16 +122,20 @@ enum err source_str_list(const struct source *s, const char *key, const char **o
 enum err source_int_list(const struct source *s, const char *key, int64_t min, int64_t max,
                          int64_t *out, int64_t capacity, int64_t *n, int *found)
 {
+    const int more = fake.more_key && strcmp(key, fake.more_key) == 0;
+    const int64_t *ints = more ? fake.more_ints : fake.ints;
+    const int n_ints = more ? fake.n_more_ints : fake.n_ints;
     (void)s;
     *n = *found = 0;
-    if (strcmp(key, fake.ints_key ? fake.ints_key : "mlp_only_layers") != 0 || fake.n_ints == 0)
+    if (n_ints == 0 ||
+        (!more && strcmp(key, fake.ints_key ? fake.ints_key : "mlp_only_layers") != 0))
         return OK;
-    for (int i = 0; i < fake.n_ints; i++) {
-        if (i == capacity || fake.ints[i] < min || fake.ints[i] > max)
+    for (int i = 0; i < n_ints; i++) {
+        if (i == capacity || ints[i] < min || ints[i] > max)
             return fail(ERR_INPUT, "fake: %s: out of range", key);
-        out[i] = fake.ints[i];
+        out[i] = ints[i];
     }
-    *n = fake.n_ints;
+    *n = n_ints;
     *found = 1;
     return OK;
 }
@@ -185,7 +192,8 @@ const struct source_tensor *source_find(const struct source *s, const char *name
 
 static int is_number(const struct source_tensor *t)
 {
-    return strstr(t->name, ".act_fn.") || strstr(t->name, ".layer_scalar");
+    return strstr(t->name, ".act_fn.") || strstr(t->name, ".layer_scalar") ||
+           strstr(t->name, ".layer_output_scale.");
 }
 
 enum err source_read(const struct source *s, const struct source_tensor *t, int64_t offset,

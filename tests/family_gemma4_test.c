@@ -22,15 +22,20 @@ enum { WIDE = 128, WIDE_KV = 1, EXPERTS = 4, INNER = 96 };
 
 static const float scalars[] = {0.5f, 0.25f};
 
-static void add_one(const char *layer, const char *name, int64_t n, int64_t k)
+static void add_at(const char *start, const char *layer, const char *name, int64_t n, int64_t k)
 {
     char full[160];
-    snprintf(full, sizeof full, "model.layers.%s.%s", layer, name);
+    snprintf(full, sizeof full, "%s%s.%s", start, layer, name);
     struct source_tensor *t = add(full, k > 0 ? 2 : 1, n, k);
-    if (strcmp(name, "layer_scalar") == 0) {
+    if (strstr(name, "layer_")) { // a number
         t->dtype = DTYPE_F32;
         t->n_bytes = 4;
     }
+}
+
+static void add_one(const char *layer, const char *name, int64_t n, int64_t k)
+{
+    add_at("model.layers.", layer, name, n, k);
 }
 
 static void set_ropes(const char *type)
@@ -215,7 +220,7 @@ static void test_refused(void **state)
                    "hidden_size_per_layer_input: unsupported: embeddings per layer");
     expect_bad_int("global_head_dim", 127, "global_head_dim: 127 is odd");
     expect_bad_int("global_head_dim", 1024, "global_head_dim: out of range");
-    expect_bad_int("num_global_key_value_heads", 3, "num_global_key_value_heads: num_attention");
+    expect_bad_int("num_global_key_value_heads", 3, "num_global_key_value_heads: 8 heads are not");
     expect_bad_int("num_attention_heads", 2048, "global_head_dim: 2048 heads of 128 numbers");
     expect_bad_int("sliding_window", 0, "sliding_window: out of range");
     expect_bad_int("top_k_experts", 5, "top_k_experts: 5 exceeds the 4 experts");
@@ -236,12 +241,208 @@ static void test_refused(void **state)
     expect_bad("rope_parameters.sliding_attention: unsupported rope_type: linear");
 }
 
+#define G "gemma4."
+static void add_gguf(const char *layer, const char *name, int64_t n, int64_t k)
+{
+    add_at("blk.", layer, name, n, k);
+}
+
+/* As start_text(), as a GGUF file. */
+static void start_gguf(void)
+{
+    static const struct line both[] = {
+        {"attn_norm.weight", DIM, 0},  {"post_attention_norm.weight", DIM, 0},
+        {"ffn_norm.weight", DIM, 0},   {"post_ffw_norm.weight", DIM, 0},
+        {"ffn_gate.weight", FFN, DIM}, {"ffn_up.weight", FFN, DIM},
+        {"ffn_down.weight", DIM, FFN}};
+    static const struct {
+        const char *key;
+        int value;
+    } sizes[] = {{G "block_count", N_LAYERS},
+                 {G "context_length", 4096},
+                 {G "embedding_length", DIM},
+                 {G "feed_forward_length", FFN},
+                 {G "attention.head_count", HEADS},
+                 {G "attention.key_length", WIDE},
+                 {G "attention.value_length", WIDE},
+                 {G "attention.key_length_swa", HEAD_DIM},
+                 {G "attention.value_length_swa", HEAD_DIM},
+                 {G "rope.dimension_count", WIDE},
+                 {G "rope.dimension_count_swa", HEAD_DIM},
+                 {G "attention.sliding_window", 100},
+                 {G "attention.shared_kv_layers", 0},
+                 {G "embedding_length_per_layer_input", 0}};
+    static float divisors[WIDE / 2];
+    start(SOURCE_GGUF);
+    set_str("general.architecture", "gemma4");
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        set_int(sizes[i].key, sizes[i].value);
+    set_float(G "rope.freq_base", 1e6);
+    set_float(G "rope.freq_base_swa", 1e4);
+    set_float(G "final_logit_softcapping", 30);
+    fake.ints_key = G "attention.sliding_window_pattern";
+    fake.ints[0] = 1;
+    fake.more_key = G "attention.head_count_kv";
+    fake.more_ints[0] = KV_HEADS;
+    fake.more_ints[1] = WIDE_KV;
+    fake.n_ints = fake.n_more_ints = N_LAYERS;
+    add("token_embd.weight", 2, VOCAB, DIM);
+    add("output_norm.weight", 1, DIM, 0);
+    add_layers("blk.", both, 7);
+    add_gguf("0", "attn_q.weight", Q, DIM);
+    add_gguf("0", "attn_k.weight", KV, DIM);
+    add_gguf("0", "attn_v.weight", KV, DIM);
+    add_gguf("0", "attn_output.weight", DIM, Q);
+    add_gguf("0", "attn_q_norm.weight", HEAD_DIM, 0);
+    add_gguf("0", "attn_k_norm.weight", HEAD_DIM, 0);
+    add_gguf("0", "layer_output_scale.weight", 1, 0);
+    add_gguf("1", "attn_q.weight", WIDE_Q, DIM);
+    add_gguf("1", "attn_k.weight", WIDE_KV * WIDE, DIM);
+    add_gguf("1", "attn_output.weight", DIM, WIDE_Q);
+    add_gguf("1", "attn_q_norm.weight", WIDE, 0);
+    add_gguf("1", "attn_k_norm.weight", WIDE, 0);
+    add_gguf("1", "layer_output_scale.weight", 1, 0);
+    struct source_tensor *t = add("rope_freqs.weight", 1, WIDE / 2, 0);
+    t->dtype = DTYPE_F32;
+    t->n_bytes = (int64_t)sizeof divisors;
+    for (int i = 0; i < WIDE / 2; i++)
+        divisors[i] = i < WIDE / 8 ? 1 : 1e30f;
+    fake.rope_freqs = divisors;
+    fake.numbers = scalars;
+}
+
+static void test_gguf(void **state)
+{
+    (void)state;
+    start_text();
+    expect_good();
+    const struct shape hf = model.shape, *s = &model.shape;
+    start_gguf();
+    expect_good();
+    assert_true(!s->layer_wide[0] && s->layer_wide[1] && s->layer_window[0] == 100);
+    assert_true(s->head_dim == HEAD_DIM && s->wide_head_dim == WIDE && s->rope_dim == HEAD_DIM);
+    assert_true(s->n_kv_heads == KV_HEADS && s->wide_kv_heads == WIDE_KV && s->tied_kv);
+    assert_true(s->layer_scale[0] == 0.5f && s->logit_softcap == 30 && !model.paired_rows);
+    assert_memory_equal(s->ropes, hf.ropes, sizeof hf.ropes);
+    add_gguf("1", "attn_v.weight", WIDE_KV * WIDE, DIM); // of its own
+    expect_good();
+    assert_true(!s->tied_kv && shape_has_values(s, 1));
+    start_gguf();
+    fake.n_more_ints = 1; // one number for all layers
+    tensor("blk.1.attn_k.weight")->dims[0] = KV_HEADS * WIDE;
+    tensor("blk.1.attn_k.weight")->n_bytes = 2 * KV_HEADS * WIDE * DIM;
+    expect_good();
+    assert_int_equal(s->wide_kv_heads, KV_HEADS);
+}
+
+static void start_gguf_experts(void)
+{
+    static const struct line more[] = {
+        {"ffn_gate_inp.weight", EXPERTS, DIM}, {"ffn_gate_inp.scale", DIM, 0},
+        {"ffn_down_exps.scale", EXPERTS, 0},   {"ffn_down_exps.weight", EXPERTS * DIM, INNER},
+        {"pre_ffw_norm_2.weight", DIM, 0},     {"post_ffw_norm_1.weight", DIM, 0},
+        {"post_ffw_norm_2.weight", DIM, 0}};
+    start_gguf();
+    add_layers("blk.", more, 7);
+    set_int(G "expert_count", EXPERTS);
+    set_int(G "expert_used_count", 2);
+    set_int(G "expert_feed_forward_length", INNER);
+}
+
+/* Gate and up in one tensor, or in two. */
+static void test_gguf_experts(void **state)
+{
+    static const struct line fused[] = {{"ffn_gate_up_exps.weight", EXPERTS * 2 * INNER, DIM}};
+    static const struct line apart[] = {{"ffn_gate_exps.weight", EXPERTS * INNER, DIM},
+                                        {"ffn_up_exps.weight", EXPERTS * INNER, DIM}};
+    (void)state;
+    start_gguf_experts();
+    add_layers("blk.", fused, 1);
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->n_experts == EXPERTS && s->n_experts_used == 2 && s->ffn_dim == INNER);
+    assert_true(s->shared_dim == FFN && s->expert_norms && s->route_scales && s->route_alone);
+    assert_int_equal(family_source_row(&model, ROLE_UP, 1), INNER + 1);
+    assert_true(model.router_factor == 1 / sqrtf(DIM));
+    drop("blk.1.ffn_gate_up_exps.weight");
+    expect_bad("blk.1.ffn_gate_up_exps.weight: missing");
+    start_gguf_experts();
+    add_layers("blk.", apart, 2);
+    expect_good();
+    assert_int_equal(family_source_row(&model, ROLE_UP, 1), 1);
+    drop("blk.0.ffn_down_exps.scale");
+    expect_bad("blk.0.ffn_down_exps.scale: missing");
+}
+
+static void expect_bad_gguf(const char *key, int number, const char *what)
+{
+    start_gguf();
+    set_int(key, number);
+    expect_bad(what);
+}
+
+static void test_gguf_refused(void **state)
+{
+    (void)state;
+    expect_bad_gguf(G "attention.shared_kv_layers", 1, G "attention.shared_kv_layers: unsupported");
+    expect_bad_gguf(G "embedding_length_per_layer_input", 256,
+                    G "embedding_length_per_layer_input: unsupported in gemma4");
+    expect_bad_gguf(G "attention.key_length", WIDE + 1, G "attention.key_length: 129 is odd");
+    expect_bad_gguf(G "attention.key_length", 1024, G "attention.key_length: out of range");
+    expect_bad_gguf(G "attention.value_length", 64, G "attention.value_length: unsupported: 64");
+    expect_bad_gguf(G "attention.value_length_swa", 32,
+                    G "attention.value_length_swa: unsupported");
+    expect_bad_gguf(G "rope.dimension_count", 64, G "rope.dimension_count: unsupported: 64, not");
+    expect_bad_gguf(G "rope.dimension_count_swa", 65, G "rope.dimension_count: 65 is odd or above");
+    expect_bad_gguf(G "attention.sliding_window", 0, G "attention.sliding_window: out of range");
+    expect_bad_gguf(G "block_count", 3, G "attention.sliding_window_pattern: has 2 entries");
+    start_gguf();
+    unset(G "attention.sliding_window");
+    expect_bad(G "attention.sliding_window: missing");
+    start_gguf();
+    unset(G "block_count");
+    expect_bad(G "block_count: missing");
+    start_gguf();
+    fake.ints[1] = 1;
+    expect_bad(G "attention.sliding_window_pattern: unsupported: the last layer has a window");
+    start_gguf();
+    fake.n_ints = 1; // no period
+    expect_bad(G "attention.sliding_window_pattern: has 1 entries, expected 2");
+    start_gguf();
+    fake.more_ints[0] = 0;
+    expect_bad(G "attention.head_count_kv: unsupported: 0 in layer 0");
+    start_gguf();
+    fake.more_ints[1] = 3;
+    expect_bad(G "attention.head_count_kv: 8 heads are not a multiple of 3");
+    start_gguf();
+    fake.ints[0] = 0; // another layer without a window, with other KV heads
+    expect_bad(G "attention.head_count_kv: unsupported: 1 in layer 1");
+    fake.more_ints[0] = WIDE_KV;
+    expect_bad("attn_v.weight: in 1 of 2 layers without a window");
+    start_gguf();
+    drop("rope_freqs.weight");
+    expect_bad("rope_freqs.weight: missing");
+    start_gguf();
+    tensor("rope_freqs.weight")->dims[0] = HEAD_DIM / 2; // those of the other heads
+    expect_bad("rope_freqs.weight: expected [64] f32");
+    start_gguf();
+    drop("blk.1.layer_output_scale.weight");
+    expect_bad("blk.1.layer_output_scale.weight: missing");
+    start_gguf();
+    add_gguf("0", "inp_gate.weight", 256, DIM);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_bad("blk.0.inp_gate.weight: unsupported: gemma4 models have no such tensor");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wide),    cmocka_unit_test(test_long_window),
-        cmocka_unit_test(test_values),  cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_missing), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_wide),         cmocka_unit_test(test_long_window),
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_missing),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_gguf),         cmocka_unit_test(test_gguf_experts),
+        cmocka_unit_test(test_gguf_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

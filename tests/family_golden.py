@@ -109,6 +109,11 @@ def check_spec(t, sluice, spec, entry, folder):
     if spec not in families.NO_GGUF and (LEVEL or spec == first_of_family(spec)):
         path = os.path.join(folder, f"{spec}-f32.gguf")
         families.write_gguf(path, spec, entry["tensors"])
+        if spec in families.GGUF_BLOCKS:
+            part = os.path.join(folder, f"{spec}-part")
+            config, tensors = families.gguf_part(spec, entry["tensors"])
+            families.write_hf(part, spec, tensors, "f32", config)
+            hf["f32"] = sluice.rows("score", part, rows_of(entry, "f32")[0], *F32)
         check_gguf(t, sluice, spec, entry, path, hf["f32"])
 
 

@@ -226,13 +226,9 @@ static void heads_by_layer(int64_t first, int64_t second)
     fake.n_ints = 2;
 }
 
-static void start_granite_gguf(void)
+/* What GGUF files of both have: sizes, Mamba-2 in one layer, attention in another. */
+static void start_gguf(const char *name, const char *with_state, const char *with_attention)
 {
-    static const struct line both[] = {{"attn_norm.weight", DIM, 0},
-                                       {"ffn_norm.weight", DIM, 0},
-                                       {"ffn_gate.weight", FFN, DIM},
-                                       {"ffn_up.weight", FFN, DIM},
-                                       {"ffn_down.weight", DIM, FFN}};
     static const struct line mamba[] = {{"ssm_in.weight", 2 * V + 2 * KEYS + HEADS_V, DIM},
                                         {"ssm_conv1d.weight", V + 2 * KEYS, TAPS},
                                         {"ssm_conv1d.bias", V + 2 * KEYS, 0},
@@ -248,30 +244,36 @@ static void start_granite_gguf(void)
     static const struct {
         const char *key;
         int value;
-    } sizes[] = {{"block_count", N_LAYERS},
-                 {"embedding_length", DIM},
-                 {"feed_forward_length", 64},
-                 {"expert_shared_feed_forward_length", FFN},
-                 {"attention.head_count", HEADS},
-                 {"context_length", 4096},
-                 {"ssm.conv_kernel", TAPS},
-                 {"ssm.state_size", STATE},
-                 {"ssm.group_count", GROUPS},
-                 {"ssm.time_step_rank", HEADS_V},
-                 {"ssm.inner_size", V}};
+    } sizes[] = {{"embedding_length", DIM},       {"attention.head_count", HEADS},
+                 {"context_length", 4096},        {"ssm.conv_kernel", TAPS},
+                 {"ssm.state_size", STATE},       {"ssm.group_count", GROUPS},
+                 {"ssm.time_step_rank", HEADS_V}, {"ssm.inner_size", V}};
     char key[100];
     start(SOURCE_GGUF);
-    set_str("general.architecture", "granitehybrid");
+    set_str("general.architecture", name);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        snprintf(key, sizeof key, "granitehybrid.%s", sizes[i].key);
+        snprintf(key, sizeof key, "%s.%s", name, sizes[i].key);
         set_int(key, sizes[i].value);
     }
-    set_flag("granitehybrid.rope.scaling.finetuned", 0);
-    add_layers("blk.", both, 5);
-    add_to("blk.0", mamba, 8);
-    add_to("blk.1", attention, 4);
+    add_to(with_state, mamba, 8);
+    add_to(with_attention, attention, 4);
     add("token_embd.weight", 2, VOCAB, DIM);
     add("output_norm.weight", 1, DIM, 0);
+}
+
+static void start_granite_gguf(void)
+{
+    static const struct line both[] = {{"attn_norm.weight", DIM, 0},
+                                       {"ffn_norm.weight", DIM, 0},
+                                       {"ffn_gate.weight", FFN, DIM},
+                                       {"ffn_up.weight", FFN, DIM},
+                                       {"ffn_down.weight", DIM, FFN}};
+    start_gguf("granitehybrid", "blk.0", "blk.1");
+    set_int("granitehybrid.block_count", N_LAYERS);
+    set_int("granitehybrid.feed_forward_length", 64);
+    set_int("granitehybrid.expert_shared_feed_forward_length", FFN);
+    set_flag("granitehybrid.rope.scaling.finetuned", 0);
+    add_layers("blk.", both, 5);
 }
 
 /* A layer without KV heads has a state; vectors of heads are matrices of one column. */
@@ -311,12 +313,118 @@ static void test_granite_gguf(void **state)
     expect_bad("granitehybrid.attention.head_count_kv: unsupported: 2 and 1 heads");
 }
 
+/* Lists of the file's layers: KV heads, and widths of MLPs. */
+static void blocks(const char *name, const int64_t *heads, const int64_t *widths, int n)
+{
+    static char keys[2][100];
+    char key[100];
+    snprintf(keys[0], sizeof keys[0], "%s.attention.head_count_kv", name);
+    snprintf(keys[1], sizeof keys[1], "%s.feed_forward_length", name);
+    snprintf(key, sizeof key, "%s.block_count", name);
+    set_int(key, n);
+    fake.ints_key = keys[0];
+    fake.more_key = keys[1];
+    fake.n_ints = fake.n_more_ints = n;
+    memcpy(fake.ints, heads, (size_t)n * sizeof *heads);
+    memcpy(fake.more_ints, widths, (size_t)n * sizeof *widths);
+}
+
+/* Mamba-2, its MLP or experts, attention without one, and the layer behind the last one. */
+static const int64_t of_kv[4] = {0, 0, KV_HEADS, KV_HEADS}, of_mlp[4] = {0, FFN, 0, FFN};
+
+static void start_nemotron_gguf(const char *name)
+{
+    start_gguf(name, "blk.0", "blk.2");
+    blocks(name, of_kv, of_mlp, 3);
+    add("blk.0.attn_norm.weight", 1, DIM, 0);
+    add("blk.1.attn_norm.weight", 1, DIM, 0);
+    add("blk.2.attn_norm.weight", 1, DIM, 0);
+    add("output.weight", 2, VOCAB, DIM);
+}
+
+#define DENSE "nemotron_h."
+static void test_nemotron_gguf(void **state)
+{
+    (void)state;
+    start_nemotron_gguf("nemotron_h");
+    add("blk.1.ffn_up.weight", 2, FFN, DIM);
+    add("blk.1.ffn_down.weight", 2, DIM, FFN);
+    set_int(DENSE "rope.dimension_count", HEAD_DIM / 2 + 1); // no matter: nothing turns
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->n_layers == 2 && s->state == STATE_MAMBA && !s->gated && s->act == ACT_RELU2);
+    assert_true(s->layer_state[0] && !s->layer_bare[0] && !s->layer_state[1] && s->layer_bare[1]);
+    assert_true(s->n_kv_heads == KV_HEADS && s->ffn_dim == FFN && s->state_taps == TAPS);
+    assert_true(s->layer_rope[1] == SHAPE_NO_ROPE && model.logs == 0 && model.paired_rows);
+    assert_int_equal(family_source_row(&model, ROLE_Q, 1), 2);
+    assert_int_equal(family_source_row(&model, ROLE_Q, HEAD_DIM / 2), 1);
+    assert_ptr_equal(family_tensor(&model, &source, ROLE_NORM2_W, 0),
+                     tensor("blk.1.attn_norm.weight"));
+    blocks("nemotron_h", of_kv, of_mlp, 4); // the last one predicts further tokens
+    set_int(DENSE "nextn_predict_layers", 1);
+    expect_good();
+    assert_true(s->n_layers == 2 && model.n_file_layers == 3);
+    set_int(DENSE "nextn_predict_layers", 4);
+    expect_bad(DENSE "nextn_predict_layers: out of range");
+    set_int(DENSE "nextn_predict_layers", 0);
+    expect_bad(DENSE "attention.head_count_kv: unsupported: layer 3 is no attention");
+    blocks("nemotron_h", of_kv, of_mlp, 3);
+    fake.n_more_ints = 2;
+    expect_bad(DENSE "feed_forward_length: has 2 entries, expected 3");
+    blocks("nemotron_h", of_kv, (const int64_t[]){FFN + 1, FFN, 0}, 3);
+    expect_bad(DENSE "feed_forward_length: unsupported: 640 and 641");
+    blocks("nemotron_h", (const int64_t[]){0, 0, -1}, of_mlp, 3);
+    expect_bad(DENSE "attention.head_count_kv: out of range");
+    blocks("nemotron_h", (const int64_t[]){0, 0, 0}, of_mlp, 3);
+    expect_bad(DENSE "attention.head_count_kv: unsupported: layers are of one kind");
+    set_int(DENSE "block_count", 1e6);
+    expect_bad(DENSE "block_count: out of range");
+}
+
+#define MOE "nemotron_h_moe."
+static void test_nemotron_experts_gguf(void **state)
+{
+    enum { EXPERTS = 4, INNER = 96 };
+    static const struct line experts[] = {
+        {"ffn_gate_inp.weight", EXPERTS, DIM},      {"exp_probs_b.bias", EXPERTS, 0},
+        {"ffn_up_exps.weight", EXPERTS * FFN, DIM}, {"ffn_down_exps.weight", EXPERTS * DIM, FFN},
+        {"ffn_up_shexp.weight", INNER, DIM},        {"ffn_down_shexp.weight", DIM, INNER}};
+    (void)state;
+    start_nemotron_gguf("nemotron_h_moe");
+    add_to("blk.1", experts, 6);
+    set_int(MOE "expert_count", EXPERTS);
+    set_int(MOE "expert_used_count", 2);
+    set_int(MOE "expert_feed_forward_length", FFN);
+    set_int(MOE "expert_shared_feed_forward_length", INNER);
+    set_int(MOE "expert_shared_count", 1);
+    set_int(MOE "expert_group_count", 1);
+    set_flag(MOE "expert_weights_norm", 1);
+    set_float(MOE "expert_weights_scale", 2.5);
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->n_experts == EXPERTS && s->n_experts_used == 2 && s->ffn_dim == FFN);
+    assert_true(s->shared_dim == INNER && s->route_logistic && s->route_bias);
+    assert_true(s->route_scale == 2.5f && s->route_alone && s->dense_dim == 0);
+    set_int(MOE "moe_latent_size", 64);
+    expect_bad(MOE "moe_latent_size: unsupported in nemotron_h models");
+    unset(MOE "moe_latent_size");
+    set_int(MOE "expert_gating_func", 1);
+    expect_bad(MOE "expert_gating_func: 1 is unsupported in nemotron_h models");
+    unset(MOE "expert_gating_func");
+    set_int(MOE "expert_count", 0);
+    expect_bad("blk.1.ffn_up.weight: missing");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_nemotron),     cmocka_unit_test(test_patterns),
-        cmocka_unit_test(test_conv),         cmocka_unit_test(test_granite),
+        cmocka_unit_test(test_nemotron),
+        cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_conv),
+        cmocka_unit_test(test_granite),
         cmocka_unit_test(test_granite_gguf),
+        cmocka_unit_test(test_nemotron_gguf),
+        cmocka_unit_test(test_nemotron_experts_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,3 +37,11 @@ fault("gemma4: a pack forgets which layers are wide", "engine/model/pack.c:pack_
 fault("gemma4: a pack forgets layers' factors", "engine/model/pack.c:pack_get_shape", "s->layer_scale[i] = get_f32(in);", "get_f32(in);", DENSE)
 fault("gemma4: a stage of a pipeline has the first stage's heads", "engine/model/model.c:model_cut", "s->layer_wide + from,", "s->layer_wide,", "pack_test", "pipeline_test")
 fault("gemma4: what comes back to a device is of narrow heads", "engine/line/layer_parts.c:layer_after", "const int64_t heads = layer_q_numbers(w),", "const int64_t heads = (int64_t)w->shape->n_heads * w->shape->head_dim,", ODD)
+ROPE = "engine/model/families/rope.c"
+fault("gemma4: a GGUF file's last pairs turn a little", ROPE, "*inv_freq = divisors[i] >= STILL ? 0 : *inv_freq / divisors[i];", "*inv_freq = *inv_freq / divisors[i];", TEST)
+fault("gemma4: a GGUF file's divisors are those of narrow heads", ROPE, "int n = shape_rope_width(shape, 0) / 2, found = 0;", "int n = shape->rope_dim / 2, found = 0;", TEST)
+fault("gemma4: layers of a GGUF file have one number of KV heads", GEMMA, "int *of = windows[i] ? &shape->n_kv_heads : &shape->wide_kv_heads;", "int *of = &shape->n_kv_heads;", TEST)
+fault("gemma4: some wide layers may have values of their own", GEMMA, "return n_values == 0 || n_values == n_wide\n", "return 1\n", TEST)
+fault("gemma4: a GGUF file's experts have gate and up apart", GEMMA, "    if (m->names == &names_gguf_fused)\n", "    if (0)\n", TEST)
+fault("gemma4: layers of a GGUF file may share KV", "engine/model/families/family.c", '{".attention.shared_kv_layers", 0, ""}', '{".attention.shared_kv_layers", 0, "gemma4"}', TEST)
+fault("gemma4: a GGUF file may have embeddings per layer", "engine/model/families/family.c", '{".embedding_length_per_layer_input", 0, ""}', '{".embedding_length_per_layer_input", 0, "gemma4"}', TEST)

@@ -27,3 +27,9 @@ fault("states: a state is as wide as all heads", STATE, "    shape->state_v_dim 
 fault("states: decays of GGUF files are logarithms", "engine/model/families/family_granite_hybrid.c", "state_cut_mamba(m, 0);", "state_cut_mamba(m, 1);", "family_hybrid_test")
 fault("states: beta and the time step of GGUF files are apart", FAMILY, "    if (next) {\n", "    if (next && !gguf) {\n", GOLDEN + "qwen3_next-plain")
 fault("states: biases are those of layer 0", "engine/model/families/family.c", "while (layer < m->shape.n_layers - 1 && !role_in_layer(&m->shape, role, layer))", "while (0)", "family_hybrid_test")
+NEMOTRON = "engine/model/families/family_nemotron_h.c"
+fault("states: a GGUF file's MLPs are Mamba-2", NEMOTRON, ": widths[i] == 0                ? 'M'", ": widths[i] != 0                ? 'M'", "family_hybrid_test")
+fault("states: rows of heads are paired as far as another model's turn", NEMOTRON, '".attention.head_count_kv .rope.dimension_count",', '".attention.head_count_kv",', "family_hybrid_test")
+fault("states: layers that predict further tokens are layers", NEMOTRON, "i < n - mtp;", "i < n;", "family_hybrid_test")
+fault("states: MLPs of a GGUF file may differ in width", NEMOTRON, "        if (numbers[i] != 0 && *most != 0 && numbers[i] != *most)\n", "        if (0)\n", "family_hybrid_test")
+fault("states: experts of a GGUF file may be latent", "engine/model/families/family.c", '{".moe_latent_size", 0, ""}', '{".moe_latent_size", 0, "nemotron_h"}', "family_hybrid_test")

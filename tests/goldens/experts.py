@@ -247,7 +247,10 @@ def gguf_name_old(name):
 
 
 def gguf_keys(w, c):
-    w.add_expert_count(next(c[k] for k in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") if k in c))
+    count = next((c[k] for k in ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts") if k in c), None)
+    if count is None:  # nemotron_h with MLPs
+        return
+    w.add_expert_count(count)
     if "num_experts_per_tok" in c or "moe_k" in c:
         w.add_expert_used_count(c.get("num_experts_per_tok", c.get("moe_k")))
     if c["model_type"] in ("glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe", "lfm2_moe", *latent.FAMILIES):
@@ -255,6 +258,9 @@ def gguf_keys(w, c):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if softmax else gguf.ExpertGatingFuncType.SIGMOID)
     if "n_shared_experts" in c or "moe_num_shared_experts" in c:
         w.add_expert_shared_count(c.get("n_shared_experts", c.get("moe_num_shared_experts")))
+    if "moe_shared_expert_intermediate_size" in c:
+        w.add_expert_shared_feed_forward_length(c["moe_shared_expert_intermediate_size"])
+    elif "n_shared_experts" in c or "moe_num_shared_experts" in c:
         w.add_leading_dense_block_count(c.get("first_k_dense_replace", c.get("moe_layer_start_index", 1)))
     if "num_dense_layers" in c:
         w.add_leading_dense_block_count(c["num_dense_layers"])

@@ -9,6 +9,7 @@ files made anywhere. Refuses: torch, transformers.
 import gzip
 import json
 import os
+import re
 import sys
 
 import gguf
@@ -247,8 +248,20 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            "apertus-usual": "llama3's divisors, rounded",
            "exaone4-still": "a window of no layer", "cohere-bias": "a head of its own", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
            **experts.NO_GGUF, **latent.NO_GGUF, **states.NO_GGUF,
-           **{spec: "not read yet" for spec in (*states.specs(common), *gemma4.specs(common)) if not spec.startswith(states.IN_GGUF)}}
+           **{spec: "not read yet" for spec in states.specs(common) if not spec.startswith(states.IN_GGUF)}}
 FORMS = ("f32", "bf16")
+GGUF_BLOCKS = {"nemotron_h-experts": 6}  # how many layers of a checkpoint a GGUF file can hold: no MLP where others have experts
+
+
+def gguf_part(spec, tensors):
+    """Configuration of what a GGUF file can hold of a checkpoint, and its tensors."""
+    n = GGUF_BLOCKS.get(spec)
+    if n is None:
+        return SPECS[spec], tensors
+    layer = re.compile(r"backbone\.layers\.(\d+)\.")
+    pattern = SPECS[spec]["hybrid_override_pattern"][:n]
+    kept = [[name, shape] for name, shape in tensors if not layer.match(name) or int(layer.match(name)[1]) < n]
+    return {**SPECS[spec], "hybrid_override_pattern": pattern, "num_hidden_layers": n}, kept
 
 
 def stored(path=DATA):
@@ -308,20 +321,22 @@ def own_names(tensors):
     return out
 
 
-def text_of(spec, tensors):
+def text_of(c, tensors):
     """Configuration and tensors of the text model."""
-    c = SPECS[spec]
     if "text_config" not in c:
         return c, tensors
     start = "language_model."
+    if c["model_type"] in gemma4.FAMILIES:
+        start = "model." + start
+        return c["text_config"], {n.replace(start, "model.", 1): x for n, x in tensors.items() if n.startswith((start, "lm_head."))}
     return c["text_config"], {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
 
 
-def write_hf(folder, spec, tensors, form):
+def write_hf(folder, spec, tensors, form, config=None):
     os.makedirs(folder, exist_ok=True)
     dtype = {"f32": "float32", "bf16": "bfloat16"}[form]
     with open(os.path.join(folder, "config.json"), "w", encoding="ascii") as f:
-        json.dump({**SPECS[spec], "torch_dtype": dtype}, f, indent=1)
+        json.dump({**(config or SPECS[spec]), "torch_dtype": dtype}, f, indent=1)
     stored = weights(spec, tensors, form)
     if spec == "gpt_neox-serial":  # as published; the others as transformers 5 writes them
         stored["embed_out.weight"] = stored.pop("lm_head.weight")
@@ -339,8 +354,13 @@ def write_hf(folder, spec, tensors, form):
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
                  "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
                  "granitemoeshared": "granitemoe", "olmo3": "olmo2", "cohere": "command-r", "ministral3": "mistral3",
-                 "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES, **states.ARCHITECTURES}
-PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "ministral3", "granitemoehybrid")
+                 "glm4_moe": "glm4moe", "gemma4_text": "gemma4", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES}
+PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "ministral3", "granitemoehybrid",
+          "nemotron_h")
+
+
+def architecture(kind, c):
+    return states.architecture(c) if kind in states.FAMILIES else ARCHITECTURES.get(kind, kind)
 
 
 def fused_by_kind(x, heads):
@@ -351,7 +371,7 @@ def fused_by_kind(x, heads):
 def gguf_tensors(c, tensors):
     """(GGUF name, array), as the converters of these families leave them; bytes are MXFP4's."""
     kind, heads = c["model_type"], c.get("num_attention_heads", c.get("n_head"))
-    arch = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == ARCHITECTURES.get(kind, kind))
+    arch = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture(kind, c))
     names = gguf.get_tensor_name_map(arch, c.get("num_hidden_layers", c.get("n_layer")))
     own = {}
     for name, x in tensors.items():
@@ -359,7 +379,10 @@ def gguf_tensors(c, tensors):
             x = tiny.rope_permute(x, heads)
         if kind in PAIRED and ".k_proj." in name:
             x = tiny.rope_permute(x, c["num_key_value_heads"])
-        if kind.startswith("gemma") and name.endswith("norm.weight"):
+        if name.startswith("blk."):
+            yield name, x
+            continue
+        if kind.startswith("gemma") and kind not in gemma4.FAMILIES and name.endswith("norm.weight"):
             x = x + np.float32(1)
         if kind == "gpt_neox" and "query_key_value" in name:
             x = fused_by_kind(x, heads)
@@ -386,6 +409,8 @@ def rope_keys(w, c, head_dim):
     kind = rope.get("rope_type", rope.get("type", "default"))
     usual = c["rotary_dim"] / head_dim if "rotary_dim" in c else 0.5 if c["model_type"] == "glm4_moe" else 1.0
     partial = rope.get("partial_rotary_factor", c.get("partial_rotary_factor", c.get("rotary_pct", usual)))
+    if c["model_type"] == "nemotron_h":  # where nothing turns, the number is llama's
+        partial = c["hidden_size"] / c["num_attention_heads"] / head_dim
     w.add_rope_dimension_count(int(head_dim * partial))
     w.add_rope_freq_base(rope.get("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0))))
     if kind == "linear":
@@ -418,21 +443,24 @@ def gguf_keys(w, c):
     w.add_embedding_length(dim)
     w.add_block_count(c.get("num_hidden_layers", c.get("n_layer")))
     w.add_head_count(heads)
-    w.add_feed_forward_length(states.mlp_width(c) if c["model_type"] == "lfm2" else c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
+    w.add_feed_forward_length(states.mlp_width(c) if c["model_type"] in ("lfm2", "nemotron_h") else c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
     if c["model_type"] in latent.FAMILIES:
         latent.gguf_keys(w, c)
     elif c["model_type"] in states.FAMILIES:
         states.gguf_keys(w, c)
+    elif c["model_type"] in gemma4.FAMILIES:
+        gemma4.gguf_keys(w, c)
     elif "num_key_value_heads" in c:
         w.add_head_count_kv(c["num_key_value_heads"])
-    if "head_dim" in c:
+    if "head_dim" in c and c["model_type"] not in gemma4.FAMILIES:
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
-    if "rms_norm_eps" in c or "norm_eps" in c:
-        w.add_layer_norm_rms_eps(c.get("rms_norm_eps", c.get("norm_eps")))
+    eps = next((c[key] for key in ("rms_norm_eps", "norm_eps") if key in c), c["layer_norm_epsilon"] if c["model_type"] == "nemotron_h" else None)
+    if eps is not None:
+        w.add_layer_norm_rms_eps(eps)
     else:
         w.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
-    if c["model_type"] not in ("gpt2", *latent.FAMILIES):
+    if c["model_type"] not in ("gpt2", *latent.FAMILIES, *gemma4.FAMILIES):
         rope_keys(w, c, head_dim)
     if c["model_type"] in ("phi3", "gemma3_text") and c["sliding_window"]:
         w.add_sliding_window(c["sliding_window"])
@@ -473,9 +501,10 @@ def gguf_own_keys(w, c, tensors):
 
 
 def write_gguf(path, spec, tensors):
-    c, tensors = text_of(spec, weights(spec, tensors))
+    c, tensors = gguf_part(spec, tensors)
+    c, tensors = text_of(c, weights(spec, tensors))
     kind = "mistral3" if spec.startswith("mistral3") else c["model_type"]  # with a vision tower, even a plain mistral
-    w = gguf.GGUFWriter(path, ARCHITECTURES.get(kind, kind))
+    w = gguf.GGUFWriter(path, architecture(kind, c))
     w.add_name(f"tiny {spec}")
     w.add_vocab_size(c["vocab_size"])
     gguf_keys(w, c)
@@ -485,6 +514,8 @@ def write_gguf(path, spec, tensors):
         tensors = latent.of_heads(c, tensors)
     if kind in states.FAMILIES:
         tensors = dict(states.gguf_names(c, tensors))
+    if kind in gemma4.FAMILIES:
+        tensors = dict(gemma4.gguf_names(tensors))
     for name, x in gguf_tensors(c, experts.gguf_names(spec, tensors)):
         kind = gguf.GGMLQuantizationType.MXFP4 if x.dtype == np.uint8 else None
         w.add_tensor(name, np.ascontiguousarray(x), raw_dtype=kind)

@@ -1,7 +1,10 @@
 """Gemma 4's text models in families.py's checkpoints: layers with heads of two sizes, experts beside the MLP.
 
-Owns: their configurations. Refuses: torch.
+Owns: their configurations, GGUF files. Refuses: torch.
 """
+import re
+
+import numpy as np
 
 FAMILIES = ("gemma4_text", "gemma4", "gemma4_moe")
 
@@ -49,3 +52,53 @@ def is_scale(kind, name):
 def size(kind, name):
     """Of such a vector: scores are not divided by anything, so that queries must be small for attention not to be all of one token."""
     return 0.25 if kind in FAMILIES and name.endswith("q_norm.weight") else 1
+
+
+# ---- GGUF ---------------------------------------------------------------------------------------
+
+
+def windows(c):
+    """Which layers have a window: never the last one."""
+    n = c["num_hidden_layers"]
+    types = c.get("layer_types") or ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(n)]
+    return [t == "sliding_attention" for t in types[:-1]] + [False]
+
+
+def gguf_keys(w, c):
+    """Beside llama's, of which key_length is that of wide heads."""
+    kv, narrow, wide = c["num_key_value_heads"], c["head_dim"], c["global_head_dim"]
+    ropes = c.get("rope_parameters", {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}})
+    others = c.get("num_global_key_value_heads") if c.get("attention_k_eq_v") else None  # the class reads it only then
+    w.add_head_count_kv([kv if has else others for has in windows(c)] if others else kv)
+    w.add_shared_kv_layers(0)
+    w.add_embedding_length_per_layer_input(c["hidden_size_per_layer_input"])
+    w.add_sliding_window(c["sliding_window"])
+    w.add_sliding_window_pattern(windows(c))
+    w.add_key_length(wide)
+    w.add_value_length(wide)
+    w.add_key_length_swa(narrow)
+    w.add_value_length_swa(narrow)
+    w.add_rope_dimension_count(wide)
+    w.add_rope_dimension_count_swa(narrow)
+    w.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    w.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    if "final_logit_softcapping" in c:
+        w.add_final_logit_softcapping(c["final_logit_softcapping"])
+    if "num_experts" in c:
+        w.add_expert_count(c["num_experts"])
+        w.add_expert_used_count(c["top_k_experts"])
+        w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    partial = ropes["full_attention"].get("partial_rotary_factor", 0.25)
+    turned = int(wide * partial / 2)
+    w.add_tensor("rope_freqs.weight", np.array([1] * turned + [1e30] * (wide // 2 - turned), np.float32))
+
+
+def gguf_names(tensors):
+    """{name that gguf's table knows, or the file's own: array}."""
+    own = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
+    for name, x in tensors.items():
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.*)", name)
+        if layer and layer[2] in own:
+            yield f"blk.{layer[1]}.{own[layer[2]]}", x
+        else:
+            yield name + ".weight" if name.endswith(("layer_scalar", "experts.gate_up_proj", "experts.down_proj")) else name, x

@@ -7,7 +7,7 @@ import numpy as np
 FAMILIES = ("qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2", "lfm2_moe", "granitemoehybrid",
             "nemotron_h")
 ARCHITECTURES = {"granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "qwen3_next": "qwen3next"}
-IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next")
+IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next", "nemotron_h")
 NO_GGUF = {"lfm2_moe-scores": "norm_topk_prob, use_expert_bias", "qwen3_next-listed": "layer_types", "qwen3_next-fused": "decoder_sparse_step"}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 
@@ -118,13 +118,24 @@ def is_plus_one(kind, name):
 # ---- GGUF ---------------------------------------------------------------------------------------
 
 
+def architecture(c):
+    """nemotron_h has two."""
+    kind = c["model_type"]
+    return kind + "_moe" if kind == "nemotron_h" and "n_routed_experts" in c else ARCHITECTURES.get(kind, kind)
+
+
 def attends(c):
+    if "hybrid_override_pattern" in c:
+        return [kind == "*" for kind in c["hybrid_override_pattern"]]
     kinds = c.get("layer_types") or ["full_attention" if i in c["full_attn_idxs"] else "conv" for i in range(c["num_hidden_layers"])]
     return [kind in ("attention", "full_attention") for kind in kinds]
 
 
 def mlp_width(c):
-    """What lfm2 makes of block_ff_dim."""
+    """What lfm2 makes of block_ff_dim; of nemotron_h, a number for each layer."""
+    if "hybrid_override_pattern" in c:
+        width = c.get("moe_intermediate_size", c["intermediate_size"])
+        return [width if kind in "-E" else 0 for kind in c["hybrid_override_pattern"]]
     if not c.get("block_auto_adjust_ff_dim"):
         return c["intermediate_size"]
     width, of = int(c.get("block_ffn_dim_multiplier", 1.0) * int(2 * c["intermediate_size"] / 3)), c["block_multiple_of"]
@@ -141,6 +152,9 @@ def gguf_keys(w, c):
     w.add_head_count_kv([c["num_key_value_heads"] if a else 0 for a in attends(c)])
     if c["model_type"].startswith("lfm2"):
         w.add_shortconv_l_cache(c["conv_L_cache"])
+    elif c["model_type"] == "nemotron_h":
+        ssm_keys(w, c["conv_kernel"], c["ssm_state_size"], c["n_groups"], c["mamba_num_heads"], c["mamba_head_dim"])
+        w.add_rope_scaling_finetuned(False)
     else:
         ssm_keys(w, c["mamba_d_conv"], c["mamba_d_state"], c["mamba_n_groups"], c["mamba_n_heads"], c["mamba_d_head"])
         w.add_rope_scaling_finetuned(c.get("position_embedding_type") == "rope")
@@ -179,12 +193,14 @@ def gguf_names(c, tensors):
         if is_plus_one(c["model_type"], name) and c["model_type"].startswith("qwen") and name.endswith("norm.weight"):
             x = x + np.float32(1)
         name = name.replace(".expert_bias", ".expert_bias.bias").replace(".dt_bias", ".dt_proj.bias")
+        if ".mixer.experts." in name:
+            name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")
         if name.endswith(("conv.conv.weight", "conv1d.weight")):
             x = x[:, 0]
         if name.endswith(".A_log"):
             x = -np.exp(x.astype(np.float64)).astype(np.float32)
-        if name.endswith((".A_log", ".D")) and "mamba" in name:
+        if name.endswith((".A_log", ".D")) and "linear_attn" not in name:
             x = x[:, None]
-        if name.endswith("mamba.norm.weight"):
-            x = x.reshape(c["mamba_n_groups"], -1)
+        if name.endswith(("mamba.norm.weight", "mixer.norm.weight")):
+            x = x.reshape(c.get("mamba_n_groups", c.get("n_groups")), -1)
         yield name, x

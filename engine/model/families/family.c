@@ -523,7 +523,8 @@ static int is_role(const struct family_model *m, const char *name, int layer)
     char of_part[NAME_BYTES];
     if (m->shape.act == ACT_XIELU && strncmp(name, "mlp.act_fn.", 11) == 0)
         return 1; // a number, which the reader has put into the shape, as the next one
-    if (m->shape.layer_scale[layer] > 0 && strcmp(name, "layer_scalar") == 0)
+    if (m->shape.layer_scale[layer] > 0 &&
+        (strcmp(name, "layer_scalar") == 0 || strcmp(name, "layer_output_scale.weight") == 0))
         return 1;
     for (int role = 0; role < N_ROLES; role++) {
         if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) ||
@@ -665,18 +666,21 @@ static const struct neutral {
     {"is_encoder_decoder", 0, ""},
     {".expert_count", 0,
      "llama qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe minimax_m2 ernie4_5_moe "
-     "lfm2_moe qwen3_next" DEEPSEEK},
-    {".expert_shared_count", 0, "ernie4_5_moe" DEEPSEEK},
-    {".expert_weights_scale", 1, "lfm2_moe" DEEPSEEK},
-    {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe lfm2_moe" DEEPSEEK},
-    {".expert_group_count", 1, DEEPSEEK},
+     "lfm2_moe qwen3_next nemotron_h gemma4" DEEPSEEK},
+    {".expert_shared_count", 0, "ernie4_5_moe nemotron_h" DEEPSEEK},
+    {".expert_weights_scale", 1, "lfm2_moe nemotron_h" DEEPSEEK},
+    {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe lfm2_moe nemotron_h" DEEPSEEK},
+    {".expert_group_count", 1, "nemotron_h" DEEPSEEK},
+    {".moe_latent_size", 0, ""},
     {".leading_dense_block_count", 0, "ernie4_5_moe lfm2_moe" DEEPSEEK},
     {".embedding_scale", 1, GRANITE},
     {".residual_scale", 1, GRANITE},
     {".attention.scale", 0, GRANITE},
     {".logit_scale", 1, GRANITE " cohere cohere2"},
     {".attn_logit_softcapping", 0, "gemma2"},
-    {".final_logit_softcapping", 0, "gemma2"},
+    {".final_logit_softcapping", 0, "gemma2 gemma4"},
+    {".embedding_length_per_layer_input", 0, ""},
+    {".attention.shared_kv_layers", 0, ""},
     {".attention.clamp_kqv", 0, ""},
     {".attention.max_alibi_bias", 0, ""},
     {".attention.causal", 1, ""},

@@ -75,7 +75,7 @@ struct family_unused {
     X("gemma2", "gemma2", "gemma2", "Gemma2ForCausalLM", family_gemma2_read)                       \
     X("gemma3", "gemma3", "gemma3_text", "Gemma3ForCausalLM", family_gemma3_read)                  \
     X("gemma3", "", "gemma3", "Gemma3ForConditionalGeneration", family_gemma3_vision_read)         \
-    X("gemma4", "", "gemma4_text", "Gemma4ForCausalLM", family_gemma4_read)                        \
+    X("gemma4", "gemma4", "gemma4_text", "Gemma4ForCausalLM", family_gemma4_read)                  \
     X("gemma4", "", "gemma4", "Gemma4ForConditionalGeneration", family_gemma4_vision_read)         \
     X("gemma4", "", "gemma4_unified_text", "Gemma4UnifiedForCausalLM", family_gemma4_read)         \
     X("gemma4", "", "gemma4_unified", "Gemma4UnifiedForConditionalGeneration",                     \
@@ -120,7 +120,9 @@ struct family_unused {
     X("lfm2_moe", "lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM", family_lfm2_read)                   \
     X("granitehybrid", "granitehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM",         \
       family_granite_hybrid_read)                                                                  \
-    X("nemotron_h", "", "nemotron_h", "NemotronHForCausalLM", family_nemotron_h_read)              \
+    X("nemotron_h", "nemotron_h", "nemotron_h", "NemotronHForCausalLM", family_nemotron_h_read)    \
+    X("nemotron_h", "nemotron_h_moe", "nemotron_h", "NemotronHForCausalLM",                        \
+      family_nemotron_h_read)                                                                      \
     X("opt", "opt", "opt", "OPTForCausalLM", family_opt_read)
 
 /* Finds the family, reads the shape, and checks that every tensor exists with its dimensions.
@@ -205,6 +207,7 @@ struct family_dialect {
     int unpaired;            // 1: GGUF's rows of q and k are already in sluice's order
     int latent;              // 1: latent attention
     int states;              // 1: GGUF files list KV heads by layer
+    const char *own_keys;    // llama's keys in GGUF that the family has read itself; NULL: none
     int mlp_types;           // 1: config.json may list the layers with experts by name
     int n_layers;            // number of layers; 0: config.json's num_hidden_layers
     const char *prefixes[3]; // of tensors in safetensors; all NULL: "model.", ""

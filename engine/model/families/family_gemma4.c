@@ -21,7 +21,6 @@
 #define TURNED       0.25 // of a wide head
 #define WIDE         512  // numbers of a wide head
 #define CAP          30
-#define SCALAR       "layer_scalar"
 #define FIELD(f)     offsetof(struct shape, f)
 
 #define LAYER                                                                                      \
@@ -37,15 +36,30 @@ static const struct family_names names_experts = {
      [ROLE_EXPERT_POST_W] = "post_feedforward_layernorm_2.weight",
      [ROLE_SHARED_POST_W] = "post_feedforward_layernorm_1.weight"}};
 
-/* What all of them have, or those with experts. */
-static void set_layers(struct shape *s, int experts)
+#define GGUF_LAYER GGUF_ENDS, GGUF_NORMS, GGUF_POST_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM
+#define GGUF_EXPERT_LAYER                                                                          \
+    GGUF_LAYER, GGUF_ROUTER,                                                                       \
+        [ROLE_SHARED_GATE] = "ffn_gate.weight", [ROLE_SHARED_UP] = "ffn_up.weight",                \
+        [ROLE_SHARED_DOWN] = "ffn_down.weight", [ROLE_ROUTER_NORM_W] = "ffn_gate_inp.scale",       \
+        [ROLE_ROUTE_SCALE] = "ffn_down_exps.scale",                                                \
+        [ROLE_EXPERT_NORM_W] = "pre_ffw_norm_2.weight",                                            \
+        [ROLE_EXPERT_POST_W] = "post_ffw_norm_2.weight",                                           \
+        [ROLE_SHARED_POST_W] = "post_ffw_norm_1.weight"
+#define FUSED "ffn_gate_up_exps.weight"
+static const struct family_names names_gguf = {"blk.", {GGUF_LAYER, GGUF_GATE, GGUF_MLP}};
+static const struct family_names names_gguf_apart = {"blk.", {GGUF_EXPERT_LAYER, GGUF_ALL_EXPERTS}};
+static const struct family_names names_gguf_fused = {
+    "blk.",
+    {GGUF_EXPERT_LAYER, [ROLE_GATE] = FUSED, [ROLE_UP] = FUSED,
+     [ROLE_DOWN] = "ffn_down_exps.weight"}};
+
+static void set_layers(struct shape *s)
 {
     s->gated = 1;
     s->norm_place = NORM_AROUND;
     s->qk_norm = QK_NORM_HEAD;
     s->value_norm = 1;
     s->attn_scale = 1;
-    s->expert_norms = s->route_scales = experts;
 }
 
 /* Layers without a window are wide and use the first table of angles. */
@@ -59,7 +73,8 @@ static void set_wide(struct shape *s)
 
 void family_gemma4_shape(struct shape *s)
 {
-    set_layers(s, s->n_experts > 0);
+    set_layers(s);
+    s->expert_norms = s->route_scales = s->n_experts > 0;
     s->act = ACT_GELU_TANH;
     s->embed_scale = sqrtf((float)s->dim);
     s->logit_softcap = CAP;
@@ -102,8 +117,21 @@ static enum err read_experts(const struct source *s, const char *name, struct sh
 {
     const struct family_int key = {"moe_intermediate_size", SHAPE_DIM_MAX, KEY_REQUIRED,
                                    FIELD(ffn_dim)};
-    int experts = 0;
+    int experts = 0, found = 0;
+    int64_t n = 0;
+    char full[100];
+    if (s->kind == SOURCE_GGUF) {
+        snprintf(full, sizeof full, "%s.expert_count", name);
+        TRY(source_int(s, full, 0, SHAPE_EXPERTS_MAX, &n, &found));
+        if (n > 0)
+            d->gguf = source_find(s, "blk.0." FUSED) ? &names_gguf_fused : &names_gguf_apart;
+        d->gguf_experts = d->gguf;
+        d->shared_ffn_key = "intermediate_size";
+        shape->expert_norms = shape->route_scales = n > 0;
+        return OK;
+    }
     TRY(family_flag(s, name, "enable_moe_block", &experts));
+    shape->expert_norms = shape->route_scales = experts;
     if (!experts)
         return OK;
     TRY(family_ints(s, name, &key, 1, shape)); // else an expert is as wide as the MLP
@@ -131,17 +159,116 @@ static enum err read_wide(const struct source *s, const char *name, struct shape
                              shape->wide_head_dim);
 }
 
+/* The number under a key of a GGUF file, of wide heads or of the others. */
+static enum err check_number(const struct source *s, const char *name, const char *key, int want)
+{
+    char full[100];
+    int64_t n = want;
+    int found = 0;
+    snprintf(full, sizeof full, "%s%s", name, key);
+    TRY(source_int(s, full, 1, SHAPE_DIM_MAX, &n, &found));
+    return n == want ? OK
+                     : family_fail(s, name, key, "unsupported: %lld, not %d", (long long)n, want);
+}
+
+/* A number for each layer, which may be said once if it `may_repeat`. */
+static enum err read_list(const struct source *s, const char *name, const char *key, int n,
+                          int may_repeat, int64_t numbers[SHAPE_LAYERS_MAX])
+{
+    char full[100];
+    int64_t has = 0;
+    int found = 0;
+    snprintf(full, sizeof full, "%s%s", name, key);
+    TRY(source_int_list(s, full, 0, SHAPE_DIM_MAX, numbers, SHAPE_LAYERS_MAX, &has, &found));
+    for (int i = 1; may_repeat && has == 1 && i < n; i++)
+        numbers[i] = numbers[0];
+    if (may_repeat && has == 1)
+        return OK;
+    return has == n ? OK
+                    : family_fail(s, name, key, "has %lld entries, expected %d", (long long)has, n);
+}
+
+/* KV heads, one number for all layers or a list in which those of a kind are alike. */
+static enum err read_kv_gguf(const struct source *s, const char *name, struct shape *shape)
+{
+    const char *const key = ".attention.head_count_kv";
+    const char *const pattern = ".attention.sliding_window_pattern";
+    int64_t heads[SHAPE_LAYERS_MAX], windows[SHAPE_LAYERS_MAX];
+    const int n = shape->n_layers;
+    TRY(read_list(s, name, pattern, n, 0, windows));
+    TRY(read_list(s, name, key, n, 1, heads));
+    if (windows[n - 1] != 0)
+        return family_fail(s, name, pattern, "unsupported: the last layer has a window");
+    for (int i = 0; i < n; i++) {
+        int *of = windows[i] ? &shape->n_kv_heads : &shape->wide_kv_heads;
+        if (heads[i] < 1 || (*of != 0 && *of != heads[i]))
+            return family_fail(s, name, key, "unsupported: %lld in layer %d", (long long)heads[i],
+                               i);
+        *of = (int)heads[i];
+    }
+    if (shape->n_kv_heads == 0) // there are wide layers only
+        shape->n_kv_heads = shape->wide_kv_heads;
+    return OK;
+}
+
+/* 1: wide layers have no matrix of values. Those with one have it in all layers. */
+static enum err read_tied_gguf(const struct source *s, struct shape *shape)
+{
+    int n_wide = 0, n_values = 0;
+    for (int i = 0; i < shape->n_layers; i++) {
+        char tensor[100];
+        snprintf(tensor, sizeof tensor, "blk.%d.attn_v.weight", i);
+        n_wide += shape->layer_window[i] == 0;
+        n_values += shape->layer_window[i] == 0 && source_find(s, tensor);
+    }
+    shape->tied_kv = n_values == 0;
+    return n_values == 0 || n_values == n_wide
+               ? OK
+               : fail(ERR_INPUT, "%s: tensor attn_v.weight: in %d of %d layers without a window",
+                      s->path, n_values, n_wide);
+}
+
+/* What a GGUF file says of heads: key_length is that of wide ones. */
+static enum err read_wide_gguf(const struct source *s, const char *name, struct shape *shape)
+{
+    int64_t window = 0;
+    int found = 0;
+    char key[100];
+    const struct family_int keys[] = {
+        {".block_count", SHAPE_LAYERS_MAX, KEY_REQUIRED, FIELD(n_layers)},
+        {".attention.key_length", 2 * SHAPE_ROPE_MAX, KEY_REQUIRED, FIELD(wide_head_dim)},
+        {".attention.key_length_swa", SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(head_dim)},
+        {".rope.dimension_count_swa", SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(rope_dim)}};
+    shape->head_dim = 0;
+    TRY(family_ints(s, name, keys, 4, shape));
+    if (shape->wide_head_dim % 2 != 0)
+        return family_fail(s, name, keys[1].key, "%d is odd: heads are rotated in pairs",
+                           shape->wide_head_dim);
+    TRY(check_number(s, name, ".rope.dimension_count", shape->wide_head_dim));
+    TRY(check_number(s, name, ".attention.value_length", shape->wide_head_dim));
+    TRY(check_number(s, name, ".attention.value_length_swa", shape->head_dim));
+    snprintf(key, sizeof key, "%s.attention.sliding_window", name);
+    TRY(source_int(s, key, 2, INT32_MAX, &window, &found));
+    if (!found)
+        return family_fail(s, "", key, "missing");
+    if (!source_find(s, "rope_freqs.weight"))
+        return fail(ERR_INPUT, "%s: tensor rope_freqs.weight: missing", s->path);
+    return read_kv_gguf(s, name, shape);
+}
+
 static enum err end_wide(const struct source *s, const char *name, struct shape *shape)
 {
-    const char *const key = "num_global_key_value_heads";
+    const int gguf = s->kind == SOURCE_GGUF;
+    const char *const key = gguf ? ".attention.head_count_kv" : "num_global_key_value_heads";
     if (shape->wide_kv_heads == 0)
         shape->wide_kv_heads = shape->n_kv_heads;
     if (shape->n_heads % shape->wide_kv_heads != 0)
-        return family_fail(s, name, key, "num_attention_heads, %d, is not a multiple of %d",
-                           shape->n_heads, shape->wide_kv_heads);
+        return family_fail(s, name, key, "%d heads are not a multiple of %d", shape->n_heads,
+                           shape->wide_kv_heads);
     if ((int64_t)shape->n_heads * shape->wide_head_dim > SHAPE_DIM_MAX)
-        return family_fail(s, name, "global_head_dim", "%d heads of %d numbers are too large",
-                           shape->n_heads, shape->wide_head_dim);
+        return family_fail(s, name, gguf ? ".attention.key_length" : "global_head_dim",
+                           "%d heads of %d numbers are too large", shape->n_heads,
+                           shape->wide_head_dim);
     shape->layer_window[shape->n_layers - 1] = 0; // whatever is listed
     set_wide(shape);
     return rope_fill_windows(s, name, shape, LOCAL_THETA);
@@ -153,7 +280,8 @@ static enum err read_scalars(const struct family_model *m, const struct source *
     for (int i = 0; i < shape->n_layers; i++) {
         char tensor[160];
         double factor = 0;
-        snprintf(tensor, sizeof tensor, "%slayers.%d." SCALAR, m->prefix, i);
+        snprintf(tensor, sizeof tensor, "%s%s%d.%s", m->prefix, m->names->layer, i,
+                 s->kind == SOURCE_GGUF ? "layer_output_scale.weight" : "layer_scalar");
         TRY(family_number(s, tensor, &factor));
         if (!(factor > 0 && factor < 1e6))
             return fail(ERR_INPUT, "%s: tensor %s: missing or out of range", s->path, tensor);
@@ -168,8 +296,14 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     static const struct rope usual = {
         .kind = ROPE_PROPORTIONAL, .theta = GLOBAL_THETA, .partial = TURNED};
     struct shape *shape = &m->shape;
+    const int gguf = s->kind == SOURCE_GGUF;
     double cap = 0;
     struct family_dialect d = {.hf = &names,
+                               .gguf = &names_gguf,
+                               .unpaired = 1,
+                               .own_keys = ".attention.key_length .attention.head_count_kv "
+                                           ".rope.dimension_count",
+                               .theta = gguf ? GLOBAL_THETA : 0,
                                .act_key = "hidden_activation",
                                .act = "gelu_pytorch_tanh",
                                .rope = &usual,
@@ -178,14 +312,18 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
                                .window = WINDOW,
                                .every = EVERY,
                                .prefixes = {prefixes[0], prefixes[1]}};
-    TRY(check_kind(s, name));
+    TRY(gguf ? OK : check_kind(s, name));
     shape->head_dim = 256;
+    set_layers(shape);
     TRY(read_experts(s, name, shape, &d));
-    set_layers(shape, d.experts_key != NULL);
-    TRY(read_wide(s, name, shape));
+    TRY(gguf ? read_wide_gguf(s, name, shape) : read_wide(s, name, shape));
     TRY(family_read_dialect(m, s, name, &d));
+    TRY(gguf ? read_tied_gguf(s, shape) : OK);
+    if (m->names == &names_gguf_fused)
+        family_cut_experts(m);
     TRY(end_wide(s, name, shape));
-    TRY(family_float(s, name, "final_logit_softcapping", 1e-3, 1e5, &cap));
+    TRY(family_float(s, name, gguf ? ".final_logit_softcapping" : "final_logit_softcapping", 1e-3,
+                     1e5, &cap));
     shape->logit_softcap = (float)cap;
     shape->embed_scale = sqrtf((float)shape->dim);
     m->router_factor = 1 / sqrtf((float)shape->dim);

@@ -430,7 +430,7 @@ static enum err read_gguf_heads(struct shape *shape, const struct source *s, con
                      ".attention.head_count_kv", ".attention.key_length"));
     snprintf(key, sizeof key, "%s.attention.value_length", name);
     TRY(source_int(s, key, 1, SHAPE_DIM_MAX, &n, &found));
-    if (found && n != shape->head_dim && shape->latent_key == 0)
+    if (found && n != shape->head_dim && shape->latent_key == 0 && shape->wide_head_dim == 0)
         return family_fail(s, name, ".attention.value_length", "%lld, but keys have %d",
                            (long long)n, shape->head_dim);
     if (shape->rope_dim == 0)
@@ -453,6 +453,12 @@ static enum err leave_out_mtp(const struct source *s, const char *name, struct s
     return OK;
 }
 
+/* 1: the family has read the key itself. */
+static int is_own(const struct family_dialect *d, const char *key)
+{
+    return d->own_keys && family_has_word(d->own_keys, key);
+}
+
 static enum err read_gguf(struct family_model *m, const struct source *s, const char *name,
                           const struct family_dialect *d)
 {
@@ -461,10 +467,13 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     struct rope rope = rope_plain(d->theta > 0 ? d->theta : 10000);
     double eps = shape->norm_eps;
     const int n_ints = (int)(sizeof ints_gguf / sizeof *ints_gguf);
-    TRY(family_ints(s, name, ints_gguf, d->states ? n_ints - 1 : n_ints, shape));
+    for (int i = 0; i < (d->states ? n_ints - 1 : n_ints); i++)
+        if (!is_own(d, ints_gguf[i].key))
+            TRY(family_ints(s, name, &ints_gguf[i], 1, shape));
     if (d->states)
         TRY(state_layers_gguf(s, name, shape));
-    TRY(leave_out_mtp(s, name, shape));
+    if (!is_own(d, ".block_count"))
+        TRY(leave_out_mtp(s, name, shape));
     TRY(read_experts(s, name, d, shape));
     TRY(d->latent ? latent_sizes(s, name, shape) : OK);
     TRY(read_gguf_heads(shape, s, name));

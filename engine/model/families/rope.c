@@ -10,7 +10,8 @@
 
 #include "engine/model/families/family.h"
 
-#define PI 3.14159265358979323846
+#define PI    3.14159265358979323846
+#define STILL 1e30f // divisors from here on mean that a pair does not turn
 
 struct rope rope_plain(double theta)
 {
@@ -167,11 +168,13 @@ enum err rope_read_gguf(struct rope *r, const struct source *s, const char *name
 enum err rope_divide(const struct source *s, struct shape *shape)
 {
     float divisors[SHAPE_ROPE_MAX];
-    int n = shape->rope_dim / 2, found = 0;
+    int n = shape_rope_width(shape, 0) / 2, found = 0;
     TRY(read_divisors(s, "rope_freqs.weight", n, divisors, &found));
     for (int i = 0; i < n && found; i++)
-        for (int r = 0; r < SHAPE_ROPES; r++)
-            shape->ropes[r].inv_freq[i] /= divisors[i];
+        for (int r = 0; r < SHAPE_ROPES; r++) {
+            float *inv_freq = &shape->ropes[r].inv_freq[i];
+            *inv_freq = divisors[i] >= STILL ? 0 : *inv_freq / divisors[i];
+        }
     return OK;
 }
 
