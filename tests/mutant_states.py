@@ -27,3 +27,5 @@ fault("states: a state is as wide as all heads", STATE, "    shape->state_v_dim 
 fault("states: decays of GGUF files are logarithms", "engine/model/families/family_granite_hybrid.c", "state_cut_mamba(m, 0);", "state_cut_mamba(m, 1);", "family_hybrid_test")
 fault("states: beta and the time step of GGUF files are apart", FAMILY, "    if (next) {\n", "    if (next && !gguf) {\n", GOLDEN + "qwen3_next-plain")
 fault("states: biases are those of layer 0", "engine/model/families/family.c", "while (layer < m->shape.n_layers - 1 && !role_in_layer(&m->shape, role, layer))", "while (0)", "family_hybrid_test")
+fault("states: heads in tiled order are taken as side by side", "kernels/state.h", "a->tiled ? h % a->k_heads", "0 ? h % a->k_heads", "state_test")
+fault("states: tiles are as wide as a head of k has heads of v", "kernels/state.h", "h % a->k_heads", "h % (a->v_heads / a->k_heads)", "state_test")
