@@ -665,7 +665,7 @@ static const struct neutral {
     {"is_encoder_decoder", 0, ""},
     {".expert_count", 0,
      "llama qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe minimax_m2 ernie4_5_moe "
-     "lfm2_moe qwen3_next" DEEPSEEK},
+     "lfm2_moe qwen3_next qwen3_5_moe" DEEPSEEK},
     {".expert_shared_count", 0, "ernie4_5_moe" DEEPSEEK},
     {".expert_weights_scale", 1, "lfm2_moe" DEEPSEEK},
     {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe lfm2_moe" DEEPSEEK},

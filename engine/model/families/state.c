@@ -49,6 +49,8 @@ enum err state_sizes_gguf(const struct source *s, const char *name, struct shape
 {
     static const char *const keys[5] = {".ssm.group_count", ".ssm.time_step_rank",
                                         ".ssm.state_size", ".ssm.inner_size", ".ssm.conv_kernel"};
+    shape->state_k_heads = shape->state_v_heads = shape->state_k_dim = shape->state_v_dim = 0;
+    shape->state_taps = 0;
     TRY(read_sizes(s, name, shape, keys, KEY_REQUIRED));
     if (shape->state_v_dim % shape->state_v_heads != 0) // so far of all heads
         return family_fail(s, name, keys[STATE_KEY_V_DIM], "%d is not a multiple of %d heads",
