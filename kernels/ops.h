@@ -710,7 +710,8 @@ struct conv_args {
  * lanes (rule f). Per token and head: 8 k_dim v_dim FLOPs; per span the state is read and written
  * once from memory, 8 k_dim v_dim bytes. */
 struct recur_args {
-    const float *q, *k;       // [m, k_heads, k_dim]; head h of v uses head h k_heads / v_heads
+    const float *q, *k;       // [m, k_heads, k_dim]; head h of v uses head h k_heads / v_heads, or
+                              // if `tiled` h mod k_heads
     const float *v;           // [m, v_heads, v_dim]
     const float *dt, *beta;   // [m, v_heads]; beta NULL: the step
     const float *a, *dt_bias; // [v_heads]; a < 0
@@ -718,7 +719,7 @@ struct recur_args {
     float *out;               // [m, v_heads, v_dim]
     int64_t qkv_stride, dt_stride, beta_stride, out_stride; // in numbers; q, k and v have one
     int k_heads, v_heads, k_dim, v_dim;
-    int corrects;
+    int tiled, corrects;
     float unit_eps, q_scale;
     struct state_rows rows; // f32 [v_heads, k_dim, v_dim] each
 };

@@ -191,13 +191,15 @@ static const char *check_state(const struct shape *s)
         return "query_gate";
     if (s->state == STATE_NONE)
         return s->state_k_heads || s->state_v_heads || s->state_k_dim || s->state_v_dim ||
-                       s->state_taps
+                       s->state_taps || s->state_tiled
                    ? "state"
                    : NULL;
     const int n = shape_states(s);
     if (!in_range(s->state, STATE_DELTA, STATE_CONV) || n == 0 || n == s->n_layers ||
         s->branches != BRANCHES_SERIAL || s->norm_place != NORM_BEFORE)
         return "state";
+    if (!in_range(s->state_tiled, 0, s->state == STATE_DELTA)) // Mamba-2 norms groups of heads
+        return "state_tiled";
     if (!is_state_dim(s->state_v_dim))
         return "state_v_dim";
     if (!in_range(s->state_v_heads, 1, SHAPE_DIM_MAX / s->state_v_dim))

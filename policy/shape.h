@@ -126,6 +126,8 @@ struct shape {
     /* Layers with a row state instead of attention, and its sizes (struct recur_args). */
     int state; // enum state_kind
     int state_k_heads, state_v_heads, state_k_dim, state_v_dim, state_taps;
+    int state_tiled; // 1: head h of v uses head h mod state_k_heads of q and k; 0: heads that use
+                     // one lie side by side
     uint8_t layer_state[SHAPE_LAYERS_MAX];  // 1: the layer has a state
     uint8_t layer_bare[SHAPE_LAYERS_MAX];   // 1: the layer has no MLP
     uint8_t layer_wide[SHAPE_LAYERS_MAX];   // 1: heads are of wide_head_dim and wide_kv_heads

@@ -64,8 +64,7 @@ static void states_are_exact(void **state)
     static const struct ops exact = {.isa = ISA_EXACT, .compute = COMPUTE_F32};
     (void)state;
     for (int i = 0; i < 2 * N_SHAPES; i++) {
-        const int *s = shapes[i / 2];
-        struct problem p = problem_make(s[0], s[1], s[2], s[3], s[4]);
+        struct problem p = problem_make(shapes[i / 2]);
         const int64_t out_bytes = TOKENS * p.v_heads * p.v_dim * 4;
         on_shim = 0;
         struct made want = run(&exact, &p, i % 2, TOKENS);

@@ -5,9 +5,10 @@
 
 #include "tests/ops_help.h"
 
-/* k_heads, v_heads, k_dim, v_dim, taps */
-static const int shapes[][5] = {{1, 1, 16, 16, 4},   {2, 4, 32, 48, 4},  {1, 3, 64, 80, 2},
-                                {2, 2, 128, 128, 4}, {4, 8, 16, 112, 8}, {1, 2, 256, 32, 3}};
+/* k_heads, v_heads, k_dim, v_dim, taps, tiled */
+static const int shapes[][6] = {
+    {1, 1, 16, 16, 4, 0},  {2, 4, 32, 48, 4, 0},  {1, 3, 64, 80, 2, 0}, {2, 2, 128, 128, 4, 0},
+    {4, 8, 16, 112, 8, 0}, {1, 2, 256, 32, 3, 0}, {3, 6, 32, 48, 4, 1}, {2, 8, 16, 16, 3, 1}};
 #define N_SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
 #define ROWS   3
@@ -15,15 +16,16 @@ static const int shapes[][5] = {{1, 1, 16, 16, 4},   {2, 4, 32, 48, 4},  {1, 3, 
 
 /* A problem's arrays; x has q, k and v side by side, as a layer has. */
 struct problem {
-    int k_heads, v_heads, k_dim, v_dim, taps, channels;
+    int k_heads, v_heads, k_dim, v_dim, taps, tiled, channels;
     int64_t stride, state_bytes;
     float *x, *dt, *beta, *a, *dt_bias, *skip, *weight, *bias;
 };
 
-static inline struct problem problem_make(int k_heads, int v_heads, int k_dim, int v_dim, int taps)
+/* s: one of shapes[]. */
+static inline struct problem problem_make(const int *s)
 {
-    struct problem p = {
-        .k_heads = k_heads, .v_heads = v_heads, .k_dim = k_dim, .v_dim = v_dim, .taps = taps};
+    const int k_heads = s[0], v_heads = s[1], k_dim = s[2], v_dim = s[3], taps = s[4];
+    struct problem p = {k_heads, v_heads, k_dim, v_dim, taps, .tiled = s[5]};
     p.channels = 2 * k_heads * k_dim + v_heads * v_dim;
     p.stride = p.channels + 5;
     p.state_bytes =
@@ -108,6 +110,7 @@ static inline struct made run(const struct ops *ops, const struct problem *p, in
                                    .v_heads = p->v_heads,
                                    .k_dim = p->k_dim,
                                    .v_dim = p->v_dim,
+                                   .tiled = p->tiled,
                                    .corrects = delta,
                                    .unit_eps = delta ? 1e-6f : 0,
                                    .q_scale = delta ? 0.25f : 1,

@@ -35,6 +35,7 @@ CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 LLAMA3 = CONTRACTIONS + (r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
                          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+QWEN35 = QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}", r"[^\s\p{L}\p{M}")
 O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS +
          r"?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + CONTRACTIONS +
          r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -183,6 +184,8 @@ for name, pattern in (("glm4", LLAMA3), ("gpt-4o", O200K), ("minimax-m2", O200K)
     RULES[name] = (None, lambda p=pattern: pre.Sequence([pre.Split(Regex(p), "isolated"),
                                                          pre.ByteLevel(add_prefix_space=False, use_regex=False)]),
                    name == "tekken", name == "tekken")
+RULES["qwen35"] = (normalizers.NFC, lambda: pre.Sequence([pre.Split(Regex(QWEN35), "isolated"),
+                                                          pre.ByteLevel(add_prefix_space=False, use_regex=False)]), False, False)
 RULES["refact"] = RULES["starcoder"] = RULES["smollm"]
 RULES["command-r"] = (normalizers.NFC, *RULES["smollm"][1:])
 FAMILIES = ("gpt-2", "llama-bpe", "qwen2", "starcoder", "refact", "command-r")  # of the files that the package carries

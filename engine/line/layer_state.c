@@ -94,6 +94,7 @@ static void recur(struct layer_work *w, const struct model_layer *l, const uint8
                                     .v_heads = s->state_v_heads,
                                     .k_dim = s->state_k_dim,
                                     .v_dim = s->state_v_dim,
+                                    .tiled = s->state_tiled,
                                     .corrects = delta,
                                     .unit_eps = delta ? UNIT_EPS : 0,
                                     .q_scale = delta ? 1.0f / sqrtf((float)s->state_k_dim) : 1,

@@ -143,7 +143,8 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(tied_kv)                                                                                     \
     X(value_norm)                                                                                  \
     X(route_scales)                                                                                \
-    X(expert_norms)
+    X(expert_norms)                                                                                \
+    X(state_tiled)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \

@@ -23,6 +23,11 @@
 #define CASED_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define TEKKEN     CASED("") "|\\p{N}" CASED_REST
 #define O200K      CASED(CONTRACTIONS "?") "|\\p{N}{1,3}" CASED_REST
+/* Marks belong to letters. */
+#define QWEN35                                                                                     \
+    CONTRACTIONS                                                                                   \
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"           \
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* A known splitting rule: the pattern, if any, is split off before ByteLevel. */
 struct pre_rule {
@@ -42,6 +47,7 @@ static const struct pre_rule RULES[] = {
     {.name = "llama3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "llama-v3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "qwen2", .pattern = QWEN2, .nfc = 1},
+    {.name = "qwen35", .pattern = QWEN35, .nfc = 1},
     {.name = "glm4", .pattern = LLAMA3},
     {.name = "chatglm-bpe", .pattern = LLAMA3},
     {.name = "command-r", .nfc = 1, .digits = 1, .byte_level_regex = 1},

@@ -325,11 +325,8 @@ def text_of(c, tensors):
     """Configuration and tensors of the text model."""
     if "text_config" not in c:
         return c, tensors
-    start = "language_model."
-    if c["model_type"] in gemma4.FAMILIES:
-        start = "model." + start
-        return c["text_config"], {n.replace(start, "model.", 1): x for n, x in tensors.items() if n.startswith((start, "lm_head."))}
-    return c["text_config"], {n.removeprefix(start): x for n, x in tensors.items() if n.startswith(start)}
+    starts = {"language_model.": "", "model.language_model.": "model.", "lm_head.": "lm_head."}
+    return c["text_config"], {to + n.removeprefix(start): x for n, x in tensors.items() for start, to in starts.items() if n.startswith(start)}
 
 
 def write_hf(folder, spec, tensors, form, config=None):
@@ -443,7 +440,8 @@ def gguf_keys(w, c):
     w.add_embedding_length(dim)
     w.add_block_count(c.get("num_hidden_layers", c.get("n_layer")))
     w.add_head_count(heads)
-    w.add_feed_forward_length(states.mlp_width(c) if c["model_type"] in ("lfm2", "nemotron_h") else c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
+    if c["model_type"] != "qwen3_5_moe_text":
+        w.add_feed_forward_length(states.mlp_width(c) if c["model_type"] in ("lfm2", "nemotron_h") else c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
     if c["model_type"] in latent.FAMILIES:
         latent.gguf_keys(w, c)
     elif c["model_type"] in states.FAMILIES:

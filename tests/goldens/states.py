@@ -6,8 +6,9 @@ import numpy as np
 
 FAMILIES = ("qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2", "lfm2_moe", "granitemoehybrid",
             "nemotron_h")
-ARCHITECTURES = {"granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "qwen3_next": "qwen3next"}
-IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next", "nemotron_h")
+ARCHITECTURES = {"granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35",
+                 "qwen3_5_moe_text": "qwen35moe"}
+IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next", "qwen3_5", "nemotron_h")
 NO_GGUF = {"lfm2_moe-scores": "norm_topk_prob, use_expert_bias", "qwen3_next-listed": "layer_types", "qwen3_next-fused": "decoder_sparse_step"}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 
@@ -143,11 +144,16 @@ def mlp_width(c):
 
 
 def gguf_keys(w, c):
-    if c["model_type"] == "qwen3_next":
+    if c["model_type"].startswith("qwen"):
         heads = c["linear_num_value_heads"]
         w.add_head_count_kv(c["num_key_value_heads"])
         ssm_keys(w, c["linear_conv_kernel_dim"], c["linear_key_head_dim"], c["linear_num_key_heads"], heads, c["linear_value_head_dim"])
-        w.add_full_attention_interval(c.get("full_attention_interval", 4))
+        every, own = c.get("full_attention_interval", 4), c["model_type"] != "qwen3_next"
+        if own and every != 4:  # the converter reads no interval, but layer_types, which transformers makes of it
+            w.add_array(f"{w.arch}.attention.recurrent_layers", [(i + 1) % every != 0 for i in range(c["num_hidden_layers"])])
+        w.add_full_attention_interval(4 if own else every)
+        if own:
+            w.add_rope_dimension_sections([*c["rope_parameters"]["mrope_section"], 0])
         return
     w.add_head_count_kv([c["num_key_value_heads"] if a else 0 for a in attends(c)])
     if c["model_type"].startswith("lfm2"):
@@ -177,6 +183,21 @@ def qwen3_next_parts(c, x):
     return np.concatenate([q, k, v]), z
 
 
+def other_order(c):
+    """GGUF's qwen3_5 with several heads of v to one of k, and several of these: sums over its heads are in another order."""
+    return c["model_type"].startswith("qwen3_5") and 1 < c["linear_num_key_heads"] < c["linear_num_value_heads"]
+
+
+def tiled(c, name, x):
+    """Heads of v of qwen3_5: those of one head of k lie side by side -> head h belongs to head h mod (heads of k)."""
+    keys, each = c["linear_num_key_heads"], c["linear_num_value_heads"] // c["linear_num_key_heads"]
+    if name.endswith("out_proj.weight"):
+        return tiled(c, "", x.T).T
+    first = 2 * keys * c["linear_key_head_dim"] if name.endswith(("in_proj_qkv.weight", "conv1d.weight")) else 0
+    v = x[first:].reshape(keys, each, -1, *x.shape[1:]).swapaxes(0, 1)
+    return np.concatenate([x[:first], v.reshape(-1, *x.shape[1:])])
+
+
 def gguf_names(c, tensors):
     """{name that gguf's table knows: array}."""
     for name, x in tensors.items():
@@ -190,6 +211,8 @@ def gguf_names(c, tensors):
             yield name.replace("qkvz", "qkv"), qkv
             yield name.replace("qkvz", "z"), z
             continue
+        if c["model_type"].startswith("qwen3_5") and ".linear_attn." in name and not name.endswith("linear_attn.norm.weight"):
+            x = tiled(c, name, x)
         if is_plus_one(c["model_type"], name) and c["model_type"].startswith("qwen") and name.endswith("norm.weight"):
             x = x + np.float32(1)
         name = name.replace(".expert_bias", ".expert_bias.bias").replace(".dt_bias", ".dt_proj.bias")

@@ -666,7 +666,7 @@ static const struct neutral {
     {"is_encoder_decoder", 0, ""},
     {".expert_count", 0,
      "llama qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe minimax_m2 ernie4_5_moe "
-     "lfm2_moe qwen3_next nemotron_h gemma4" DEEPSEEK},
+     "lfm2_moe qwen3_next qwen3_5_moe nemotron_h gemma4" DEEPSEEK},
     {".expert_shared_count", 0, "ernie4_5_moe nemotron_h" DEEPSEEK},
     {".expert_weights_scale", 1, "lfm2_moe nemotron_h" DEEPSEEK},
     {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe lfm2_moe nemotron_h" DEEPSEEK},

@@ -111,9 +111,10 @@ struct family_unused {
     X("exaone4", "exaone4", "exaone4", "Exaone4ForCausalLM", family_exaone4_read)                  \
     X("seed_oss", "seed_oss", "seed_oss", "SeedOssForCausalLM", family_seed_oss_read)              \
     X("qwen3_next", "qwen3next", "qwen3_next", "Qwen3NextForCausalLM", family_qwen3_next_read)     \
-    X("qwen3_5", "", "qwen3_5_text", "Qwen3_5ForCausalLM", family_qwen3_next_read)                 \
+    X("qwen3_5", "qwen35", "qwen3_5_text", "Qwen3_5ForCausalLM", family_qwen3_next_read)           \
     X("qwen3_5", "", "qwen3_5", "Qwen3_5ForConditionalGeneration", family_qwen3_5_vision_read)     \
-    X("qwen3_5_moe", "", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", family_qwen3_next_read)      \
+    X("qwen3_5_moe", "qwen35moe", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM",                     \
+      family_qwen3_next_read)                                                                      \
     X("qwen3_5_moe", "", "qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration",                      \
       family_qwen3_5_vision_read)                                                                  \
     X("lfm2", "lfm2", "lfm2", "Lfm2ForCausalLM", family_lfm2_read)                                 \
@@ -235,7 +236,7 @@ enum err family_mistral4_text(struct family_model *m, const struct source *s, co
  * words in `with` or `without`; found 0: there is no list. */
 enum { STATE_KEY_K_HEADS, STATE_KEY_V_HEADS, STATE_KEY_K_DIM, STATE_KEY_V_DIM, STATE_KEY_TAPS };
 enum err state_sizes(const struct source *s, struct shape *shape, const char *const keys[5]);
-/* Mamba-2's sizes in GGUF files; the shape has no defaults. */
+/* The sizes in GGUF files, which must give all of them. */
 enum err state_sizes_gguf(const struct source *s, const char *name, struct shape *shape);
 enum err state_layers(const struct source *s, const char *key, const char *with,
                       const char *without, struct shape *shape, int *found);

@@ -4,6 +4,8 @@
  *
  * Owns: which layers have a state, its sizes, tensor names. Note: qwen3_next stores q, k, v and z
  * of a layer with a state in one tensor, head by head of k, and beta and the time step in another.
+ * GGUF files of qwen3_5 and qwen3_5_moe have the heads of v in another order (state_tiled), so the
+ * inputs of ssm_out, too: K-quants allow no other order of these, so the model keeps it.
  */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
@@ -44,13 +46,15 @@
 #define LAYER_GGUF                                                                                 \
     GGUF_ENDS, GGUF_QKV, GGUF_O, GGUF_QK_NORM,                                                     \
         [ROLE_NORM1_W] = "attn_norm.weight", [ROLE_NORM2_W] = "post_attention_norm.weight",        \
-        [ROLE_Q_GATE] = "attn_q.weight", [ROLE_SHARE] = "ffn_gate_inp_shexp.weight",               \
-        [ROLE_STATE_Q] = "attn_qkv.weight", [ROLE_STATE_K] = "attn_qkv.weight",                    \
-        [ROLE_STATE_V] = "attn_qkv.weight", [ROLE_STATE_Z] = "attn_gate.weight",                   \
-        [ROLE_STATE_BETA] = "ssm_ba.weight", [ROLE_STATE_DT] = "ssm_ba.weight",                    \
-        [ROLE_STATE_CONV] = "ssm_conv1d.weight", [ROLE_STATE_A] = "ssm_a",                         \
-        [ROLE_STATE_DT_B] = "ssm_dt.bias", [ROLE_STATE_NORM_W] = "ssm_norm.weight",                \
-        [ROLE_STATE_O] = "ssm_out.weight"
+        [ROLE_Q_GATE] = "attn_q.weight", [ROLE_STATE_Q] = "attn_qkv.weight",                       \
+        [ROLE_STATE_K] = "attn_qkv.weight", [ROLE_STATE_V] = "attn_qkv.weight",                    \
+        [ROLE_STATE_Z] = "attn_gate.weight", [ROLE_STATE_CONV] = "ssm_conv1d.weight",              \
+        [ROLE_STATE_A] = "ssm_a", [ROLE_STATE_DT_B] = "ssm_dt.bias",                               \
+        [ROLE_STATE_NORM_W] = "ssm_norm.weight", [ROLE_STATE_O] = "ssm_out.weight"
+#define GATES_NEXT_GGUF [ROLE_STATE_BETA] = "ssm_ba.weight", [ROLE_STATE_DT] = "ssm_ba.weight"
+#define GATES_3_5_GGUF  [ROLE_STATE_BETA] = "ssm_beta.weight", [ROLE_STATE_DT] = "ssm_alpha.weight"
+#define EXPERTS_GGUF                                                                               \
+    GGUF_ROUTER, GGUF_SHARED, GGUF_ALL_EXPERTS, [ROLE_SHARE] = "ffn_gate_inp_shexp.weight"
 
 static const struct family_names names_next = {"layers.", {LAYER, STATE_NEXT, SHARED, HF_EXPERTS}};
 static const struct family_names names_next_all = {"layers.",
@@ -60,8 +64,12 @@ static const struct family_names names_moe = {"layers.", {LAYER, STATE_3_5, SHAR
 static const struct family_names names_moe_all = {"layers.",
                                                   {LAYER, STATE_3_5, SHARED, HF_ALL_EXPERTS}};
 
-static const struct family_names names_gguf = {
-    "blk.", {LAYER_GGUF, GGUF_ROUTER, GGUF_SHARED, GGUF_ALL_EXPERTS}};
+static const struct family_names names_next_gguf = {"blk.",
+                                                    {LAYER_GGUF, GATES_NEXT_GGUF, EXPERTS_GGUF}};
+static const struct family_names names_dense_gguf = {
+    "blk.", {LAYER_GGUF, GATES_3_5_GGUF, GGUF_GATE, GGUF_MLP}};
+static const struct family_names names_moe_gguf = {"blk.",
+                                                   {LAYER_GGUF, GATES_3_5_GGUF, EXPERTS_GGUF}};
 
 void family_qwen3_next_shape(struct shape *s)
 {
@@ -76,20 +84,37 @@ void family_qwen3_next_shape(struct shape *s)
         s->layer_state[i] = (i + 1) % EVERY != 0;
 }
 
+/* Flags of a GGUF file's layers, those that predict further tokens included; found 0: none. */
+static enum err read_flags(const struct source *s, const char *key, struct shape *shape, int *found)
+{
+    int64_t has[SHAPE_LAYERS_MAX], n = 0;
+    TRY(source_int_list(s, key, 0, 1, has, SHAPE_LAYERS_MAX, &n, found));
+    if (*found && n < shape->n_layers)
+        return family_fail(s, "", key, "has %lld entries, expected %d", (long long)n,
+                           shape->n_layers);
+    for (int i = 0; i < shape->n_layers && *found; i++)
+        shape->layer_state[i] = (uint8_t)has[i];
+    return OK;
+}
+
 /* Which layers have a state: all but every fourth, or as listed. */
 static enum err read_layers(const struct source *s, const char *name, struct shape *shape)
 {
     int64_t every = EVERY;
     int listed = 0, found = 0;
-    char key[100] = "full_attention_interval";
-    if (s->kind == SOURCE_GGUF)
+    char key[100] = "full_attention_interval", list[100] = "layer_types";
+    if (s->kind == SOURCE_GGUF) {
         snprintf(key, sizeof key, "%s.full_attention_interval", name);
-    TRY(state_layers(s, "layer_types", "linear_attention", "full_attention", shape, &listed));
+        snprintf(list, sizeof list, "%s.attention.recurrent_layers", name);
+        TRY(read_flags(s, list, shape, &listed));
+    } else {
+        TRY(state_layers(s, list, "linear_attention", "full_attention", shape, &listed));
+    }
     if (!listed)
         TRY(source_int(s, key, 1, INT32_MAX, &every, &found));
     for (int i = 0; i < shape->n_layers && !listed; i++)
         shape->layer_state[i] = (i + 1) % every != 0;
-    return state_layers_end(s, listed ? "layer_types" : key, shape);
+    return state_layers_end(s, listed ? list : key, shape);
 }
 
 /* Where the rows of the fused tensors are. Per head of k qwen3_next has its q, its k, then v and z
@@ -134,6 +159,9 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     const int next = strcmp(shape->family, "qwen3_next") == 0;
     const int dense = strcmp(shape->family, "qwen3_5") == 0;
     const int gguf = s->kind == SOURCE_GGUF;
+    const struct family_names *of_gguf = dense  ? &names_dense_gguf
+                                         : next ? &names_next_gguf
+                                                : &names_moe_gguf;
     int biases = 0;
     TRY(family_flag(s, "", "attention_bias", &biases));
     if (biases)
@@ -149,12 +177,13 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     m->logs = gguf ? 0 : ROLE_BIT(ROLE_STATE_A);
     family_qwen3_next_shape(shape);
     TRY(gguf ? state_sizes_gguf(s, name, shape) : state_sizes(s, shape, keys));
+    shape->state_tiled = gguf && !next;
     struct family_dialect d = {.hf = dense  ? &names_dense
                                      : next ? &names_next
                                             : &names_moe,
                                .hf_experts = next ? &names_next_all : &names_moe_all,
-                               .gguf = &names_gguf,
-                               .gguf_experts = &names_gguf,
+                               .gguf = of_gguf,
+                               .gguf_experts = of_gguf,
                                .experts_key = "num_experts",
                                .expert_ffn_key = "moe_intermediate_size",
                                .shared_ffn_key = "shared_expert_intermediate_size",

@@ -27,15 +27,21 @@ static enum err check_sizes(const struct source *s, const char *name, const stru
     return OK;
 }
 
-enum err state_sizes(const struct source *s, struct shape *shape, const char *const keys[5])
+static enum err read_sizes(const struct source *s, const char *name, struct shape *shape,
+                           const char *const keys[5], enum family_key need)
 {
     const struct family_int ints[5] = {
-        {keys[STATE_KEY_K_HEADS], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_heads)},
-        {keys[STATE_KEY_V_HEADS], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_heads)},
-        {keys[STATE_KEY_K_DIM], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_k_dim)},
-        {keys[STATE_KEY_V_DIM], SHAPE_DIM_MAX, KEY_OPTIONAL, FIELD(state_v_dim)},
-        {keys[STATE_KEY_TAPS], SHAPE_TAPS_MAX, KEY_OPTIONAL, FIELD(state_taps)}};
-    TRY(family_ints(s, "", ints, 5, shape));
+        {keys[STATE_KEY_K_HEADS], SHAPE_DIM_MAX, need, FIELD(state_k_heads)},
+        {keys[STATE_KEY_V_HEADS], SHAPE_DIM_MAX, need, FIELD(state_v_heads)},
+        {keys[STATE_KEY_K_DIM], SHAPE_DIM_MAX, need, FIELD(state_k_dim)},
+        {keys[STATE_KEY_V_DIM], SHAPE_DIM_MAX, need, FIELD(state_v_dim)},
+        {keys[STATE_KEY_TAPS], SHAPE_TAPS_MAX, need, FIELD(state_taps)}};
+    return family_ints(s, name, ints, 5, shape);
+}
+
+enum err state_sizes(const struct source *s, struct shape *shape, const char *const keys[5])
+{
+    TRY(read_sizes(s, "", shape, keys, KEY_OPTIONAL));
     return check_sizes(s, "", shape, keys);
 }
 
@@ -43,13 +49,9 @@ enum err state_sizes_gguf(const struct source *s, const char *name, struct shape
 {
     static const char *const keys[5] = {".ssm.group_count", ".ssm.time_step_rank",
                                         ".ssm.state_size", ".ssm.inner_size", ".ssm.conv_kernel"};
-    const struct family_int ints[5] = {
-        {keys[STATE_KEY_K_HEADS], SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(state_k_heads)},
-        {keys[STATE_KEY_V_HEADS], SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(state_v_heads)},
-        {keys[STATE_KEY_K_DIM], SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(state_k_dim)},
-        {keys[STATE_KEY_V_DIM], SHAPE_DIM_MAX, KEY_REQUIRED, FIELD(state_v_dim)},
-        {keys[STATE_KEY_TAPS], SHAPE_TAPS_MAX, KEY_REQUIRED, FIELD(state_taps)}};
-    TRY(family_ints(s, name, ints, 5, shape));
+    shape->state_k_heads = shape->state_v_heads = shape->state_k_dim = shape->state_v_dim = 0;
+    shape->state_taps = 0;
+    TRY(read_sizes(s, name, shape, keys, KEY_REQUIRED));
     if (shape->state_v_dim % shape->state_v_heads != 0) // so far of all heads
         return family_fail(s, name, keys[STATE_KEY_V_DIM], "%d is not a multiple of %d heads",
                            shape->state_v_dim, shape->state_v_heads);
