@@ -59,7 +59,7 @@ def specs(common):
                              full_attention_interval=3, **state(3, 3, 64, 48, 2), tie_word_embeddings=True),
         "qwen3_5-vision": vision("qwen3_5", qwen("qwen3_5_text", 64, 2, 2, 96, 4, head_dim=32, rope_parameters=sections,
                                                  **state(1, 2, 128, 16))),
-        "qwen3_5_moe-text": qwen("qwen3_5_moe_text", 96, 3, 1, 0, 4, head_dim=32, rope_parameters=sections, **state(2, 4, 16, 32),
+        "qwen3_5_moe-text": qwen("qwen3_5_moe_text", 96, 3, 1, 0, 4, head_dim=32, rope_parameters=sections, **state(2, 8, 16, 32),
                                  moe_intermediate_size=64, shared_expert_intermediate_size=48, num_experts=6, num_experts_per_tok=2),
         "qwen3_5_moe-narrow": qwen("qwen3_5_moe_text", 64, 4, 2, 0, 3, head_dim=32, rope_parameters=sections, full_attention_interval=2,
                                    **state(1, 4, 32, 32), moe_intermediate_size=24, shared_expert_intermediate_size=40, num_experts=5,
