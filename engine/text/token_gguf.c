@@ -29,9 +29,17 @@
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"           \
     "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* A known splitting rule: the pattern, if any, is split off before ByteLevel. */
+#define SEED                                                                                       \
+    CONTRACTIONS NO_NUMBERS "\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define KANA_HAN "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+#define DEEPSEEK                                                                                   \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"                                        \
+    "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"                      \
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* A known splitting rule: the patterns, if any, are split off in turn before ByteLevel. */
 struct pre_rule {
-    const char *name, *pattern;
+    const char *name, *pattern, *then[2];
     int nfc, digits, byte_level_regex;
     int ignore_merges, adds_bos; // defaults if the file does not say
 };
@@ -46,12 +54,23 @@ static const struct pre_rule RULES[] = {
     {.name = "llama-bpe", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "llama3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "llama-v3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "lfm2", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "pixtral", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "dbrx", .pattern = LLAMA3},
+    {.name = "smaug-bpe", .pattern = LLAMA3},
+    {.name = "exaone4", .byte_level_regex = 1},
+    {.name = "seed-coder", .pattern = SEED},
+    {.name = "deepseek-v3", .pattern = "\\p{N}{1,3}", .then = {KANA_HAN, DEEPSEEK}},
     {.name = "qwen2", .pattern = QWEN2, .nfc = 1},
+    {.name = "deepseek-r1-qwen", .pattern = QWEN2},
+    {.name = "stablelm2", .pattern = QWEN2},
+    {.name = "solar-open", .pattern = QWEN2},
     {.name = "qwen35", .pattern = QWEN35, .nfc = 1},
     {.name = "glm4", .pattern = LLAMA3},
     {.name = "chatglm-bpe", .pattern = LLAMA3},
     {.name = "command-r", .nfc = 1, .digits = 1, .byte_level_regex = 1},
     {.name = "gpt-4o", .pattern = O200K},
+    {.name = "llama4", .pattern = O200K},
     {.name = "minimax-m2", .pattern = O200K},
     {.name = "tekken", .pattern = TEKKEN, .ignore_merges = 1, .adds_bos = 1},
 };
@@ -75,9 +94,10 @@ static enum err rule_apply(struct token_draft *d, const struct pre_rule *rule)
         TRY(draft_step(d, (struct token_step){.kind = STEP_NFC}));
     if (rule->digits)
         TRY(draft_step(d, (struct token_step){.kind = STEP_DIGITS, .behavior = SPLIT_ISOLATED}));
-    if (rule->pattern) {
+    const char *const patterns[] = {rule->pattern, rule->then[0], rule->then[1]};
+    for (int i = 0; i < 3 && patterns[i]; i++) {
         struct token_step step = {.kind = STEP_SPLIT_REGEX, .behavior = SPLIT_ISOLATED};
-        TRY(draft_text(d, rule->pattern, (int64_t)strlen(rule->pattern), &step.a));
+        TRY(draft_text(d, patterns[i], (int64_t)strlen(patterns[i]), &step.a));
         TRY(draft_step(d, step));
     }
     return draft_byte_level(d, 0, rule->byte_level_regex);
