@@ -709,6 +709,8 @@ fault("SentencePiece's merges go by their place", "engine/text/token_bpe.c",
       "if (merge == BPE_NONE || !(tok->head->flags & TOKEN_BY_SCORE))", "if (merge != BPE_NONE || 1)", SPM)
 fault("a word is cut at spaces that a piece goes across", "engine/text/token_bpe.c",
       "tok->cuts_at_space = !is_bytes && cuts_find(tok);", "tok->cuts_at_space = !is_bytes && cuts_find(tok) < 2;", SPM)
+fault("newlines of Gemma 4's GGUF files are text", "engine/text/token_gguf.c", "    TRY(newlines_add(d));\n", "", "token_hostile_test")
+fault("spaces of Gemma 4's GGUF files stay", "engine/text/token_gguf.c", "    TRY(draft_step(d, spaces));\n", "", "token_hostile_test")
 fault("an unknown character is not held back behind bytes", "engine/text/token_bpe.c",
       "    if (is_held)\n        symbol_put(w, tok->head->unk);\n}", "}", SPM)
 fault("a bad byte is one for its whole run", "engine/text/token_decode.c",

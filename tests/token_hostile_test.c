@@ -448,11 +448,13 @@ static void gguf_put_array(const char *key, uint32_t type, uint64_t n)
     gguf_put(&n, 8);
 }
 
-/* Tokens: 0 "a", 1 "b", 2 "ab", 3 "<s>" (control), 4 "[u]" (user defined), 5 " " , 6 "7". */
+/* Tokens: 0 "a", 1 "b", 2 "ab", 3 "<s>" (control), 4 "[u]" (user defined), 5 " " , 6 "7";
+ * 7 " " and 8 two newlines as gemma4 has them. */
 static void gguf_make(const struct gguf_made *m)
 {
-    static const char *const tokens[] = {"a", "b", "ab", "<s>", "[u]", "\xc4\xa0", "7"};
-    static const uint32_t types[] = {1, 1, 1, 3, 4, 1, 1};
+    static const char *const tokens[] = {"a",        "b", "ab",           "<s>", "[u]",
+                                         "\xc4\xa0", "7", "\xe2\x96\x81", "\n\n"};
+    static const uint32_t types[] = {1, 1, 1, 3, 4, 1, 1, 1, 1};
     n_gguf = n_keys = 0;
     gguf_put("GGUF\3\0\0\0", 8);
     gguf_put(&(uint64_t){0}, 8);
@@ -544,6 +546,15 @@ static void test_gguf(void **state) // G19 to G21
     assert_memory_equal(tokenizer_template(tok, &n), "{{ t }}", 7);
     assert_memory_equal(tokenizer_bos_text(tok, &n), "<s>", 3);
     tokenizer_close(tok);
+
+    m.model = "gemma4";
+    m.n_vocab = m.n_types = 9;
+    assert_int_equal(gguf_build(&m, &blob, &n), OK);
+    assert_int_equal(tokenizer_open(&tok, blob, n, "test"), OK);
+    free(blob);
+    expect_ids(tok, "ab<s>[u] a\n\nb", 1, 8, 3, 2, 3, 4, 7, 0, 8, 1);
+    tokenizer_close(tok);
+    m = gguf_good;
 
     m.pre = "llama-bpe"; // adds BOS unless the file says otherwise
     assert_int_equal(gguf_build(&m, &blob, &n), OK);

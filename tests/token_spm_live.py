@@ -296,6 +296,7 @@ def test_forms(strings, tmp):
     gemma.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     gemma.add_tokens([AddedToken("\n\n", normalized=False), AddedToken(SPACE * 2, normalized=False), AddedToken("word y", normalized=True)])
     cases = {"gemma": gemma}
+    live.compare("gemma4 GGUF", *gemma4(tmp), strings[::3] + live.SOLID + ["a\n\n\nb\n", "\n" * 7, "x \n\n  y<s>z"])
     for scheme in ("always", "first", "never"):
         for split in (False, True):
             ref = cases[f"t5 {scheme} split={split}"] = Tokenizer.from_str(t5.to_str())
@@ -315,6 +316,31 @@ def test_forms(strings, tmp):
     with open(os.path.join(folder, "tokenizer.json"), "w") as f:
         json.dump(state, f)
     live.compare("form old", folder, Tokenizer.from_str(json.dumps(state)), strings[::9])
+
+
+def gemma4(tmp):
+    """A GGUF file as llama.cpp writes it of Gemma 4, and its tokenizer.json: merges of characters, newlines are added tokens."""
+    bpe = trained("bpe", corpus(), user_defined_symbols=["\n", "\n\n", "\n\n\n"])
+    ref = bpe.tokenizer("legacy")
+    ref.normalizer, ref.pre_tokenizer = normalizers.Replace(" ", SPACE), pre.Split(" ", "merged_with_previous")
+    ref.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    ref.add_tokens([AddedToken(p[0], normalized=False) for p in bpe.pieces if not p[0].strip("\n")])
+    path = os.path.join(tmp, "gemma4.gguf")
+    w = gguf.GGUFWriter(path, "gemma4")
+    w.add_tokenizer_model("gemma4")
+    w.add_token_list([p[0] for p in bpe.pieces])
+    w.add_token_scores([-1000.0] * len(bpe.pieces))
+    w.add_token_types([{USER_DEFINED: NORMAL, UNKNOWN: CONTROL}.get(p[2], p[2]) for p in bpe.pieces])
+    w.add_token_merges([" ".join(m) for m in bpe.merges()])
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+    w.add_unk_token_id(bpe.unk)
+    w.add_add_space_prefix(False)
+    w.add_add_bos_token(True)
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.close()
+    return path, ref
 
 
 def test_tiktoken(strings, tmp):

@@ -2,9 +2,9 @@
  *
  * Owns: the tokenizer.ggml.* keys, and the table from tokenizer.ggml.pre to the normalizers and
  * pre-tokenizers of the named models. Refuses: vocabularies other than gpt2 (byte-level BPE), llama
- * (SentencePiece BPE) and t5 (Unigram), and names missing in the table. Note: for byte-level
- * vocabularies the file has only the name of the splitting rules; for SentencePiece it has scores
- * and no merges. */
+ * (SentencePiece BPE), gemma4 (BPE over characters) and t5 (Unigram), and names missing in the
+ * table. Note: for byte-level vocabularies the file has only the name of the splitting rules; for
+ * SentencePiece it has scores and no merges. */
 #include "engine/model/containers/gguf.h"
 #include "engine/text/token_impl.h"
 
@@ -270,6 +270,41 @@ static enum err spm_load(struct token_draft *d, const struct gguf *g, enum token
     return specials_load(d, g, model == MODEL_BPE);
 }
 
+/* ---- Gemma 4 ---- */
+
+/* Newlines split a text, and a run of them is one token: tokenizer.json has these as added tokens,
+ * which a GGUF file's types do not say. */
+static enum err newlines_add(struct token_draft *d)
+{
+    char text[32];
+    memset(text, '\n', sizeof text);
+    for (int64_t n = 1; n <= (int64_t)sizeof text; n++) {
+        int32_t id;
+        TRY(draft_find(d, text, n, &id));
+        if (id >= 0)
+            TRY(draft_added(d, id, text, n, 0, 0));
+    }
+    return OK;
+}
+
+/* Merges of characters without splitting at words; <0xNN> stand for characters without a token. */
+static enum err gemma4_load(struct token_draft *d, const struct gguf *g)
+{
+    struct token_step spaces = {.kind = STEP_REPLACE};
+    d->flags = TOKEN_FUSE_UNK | (has_bytes(g) ? TOKEN_BYTE_FALLBACK : 0);
+    d->decode = DECODE_BYTE_RUN;
+    TRY(vocab_load(d, g));
+    TRY(newlines_add(d));
+    TRY(merges_load(d, g));
+    TRY(special_id(d, g, "tokenizer.ggml.unknown_token_id", &d->unk));
+    TRY(draft_text(d, SPM_SPACE, 3, &d->space));
+    TRY(draft_text(d, " ", 1, &d->shown));
+    spaces.a = d->shown;
+    spaces.b = d->space;
+    TRY(draft_step(d, spaces));
+    return specials_load(d, g, 1);
+}
+
 static int is_model(const char *model, int64_t n, const char *name)
 {
     return n == (int64_t)strlen(name) && !memcmp(model, name, (size_t)n);
@@ -288,9 +323,12 @@ enum err token_load_gguf(struct token_draft *d, const struct gguf *g)
         return fail(ERR_INPUT, "%s: no tokenizer.ggml.model", d->file);
     if (is_model(model, n_model, "llama") || is_model(model, n_model, "t5"))
         return spm_load(d, g, n_model == 2 ? MODEL_UNIGRAM : MODEL_BPE);
+    if (is_model(model, n_model, "gemma4"))
+        return gemma4_load(d, g);
     if (!is_model(model, n_model, "gpt2"))
         return fail(ERR_INPUT,
-                    "%s: tokenizer.ggml.model: unsupported '%.*s' (supported: gpt2, llama, t5)",
+                    "%s: tokenizer.ggml.model: unsupported '%.*s' (supported: gpt2, llama, gemma4, "
+                    "t5)",
                     d->file, (int)min_i64(n_model, 60), model);
     d->flags = TOKEN_BYTES;
     TRY(gguf_str(g, "tokenizer.ggml.pre", &name, &n, &found));
