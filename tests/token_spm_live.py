@@ -288,7 +288,8 @@ def test_settings(strings, tmp):
 
 
 def test_forms(strings, tmp):
-    """tokenizer.json of other families: Gemma's, T5's old one, XLM-R's, Metaspace in each scheme."""
+    """tokenizer.json of other families: Gemma's, T5's old one, XLM-R's, Metaspace in each scheme. The reference of a Unigram
+    is never read from JSON: serde_json rounds numbers of 17 digits twice, and of two paths with equal scores another one wins."""
     bpe = trained("bpe", corpus(), user_defined_symbols=["\n\n", SPACE * 2])
     unigram = trained("unigram", corpus(), normalization_rule_name="nmt_nfkc", byte_fallback=False)
     gemma, t5 = bpe.tokenizer("legacy"), unigram.tokenizer("json")
@@ -299,12 +300,12 @@ def test_forms(strings, tmp):
     live.compare("gemma4 GGUF", *gemma4(tmp), strings[::3] + live.SOLID + ["a\n\n\nb\n", "\n" * 7, "x \n\n  y<s>z"])
     for scheme in ("always", "first", "never"):
         for split in (False, True):
-            ref = cases[f"t5 {scheme} split={split}"] = Tokenizer.from_str(t5.to_str())
+            ref = cases[f"t5 {scheme} split={split}"] = unigram.tokenizer("json")
             ref.pre_tokenizer, ref.decoder = pre.Metaspace("_" if split else SPACE, scheme, split), decoders.Metaspace(SPACE, scheme)
             ref.add_tokens([AddedToken("<x>", lstrip=True, rstrip=True), AddedToken("Éa", normalized=True)])
-    ref = cases["whitespace"] = Tokenizer.from_str(t5.to_str())
+    ref = cases["whitespace"] = unigram.tokenizer("json")
     ref.pre_tokenizer = pre.Sequence([pre.WhitespaceSplit(), pre.Metaspace(SPACE, "always")])
-    ref = cases["strip"] = Tokenizer.from_str(t5.to_str())
+    ref = cases["strip"] = unigram.tokenizer("json")
     ref.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Precompiled(unigram.charsmap), normalizers.Replace(Regex("[aeiou]*"), "x")])
     for k, (name, ref) in enumerate(cases.items()):
         live.compare("form " + name, live.save(ref, os.path.join(tmp, f"form{k}")), ref, strings[k % 9::9] + live.SOLID)
@@ -315,7 +316,8 @@ def test_forms(strings, tmp):
     os.makedirs(folder)
     with open(os.path.join(folder, "tokenizer.json"), "w") as f:
         json.dump(state, f)
-    live.compare("form old", folder, Tokenizer.from_str(json.dumps(state)), strings[::9])
+    t5.pre_tokenizer, t5.decoder = pre.Metaspace(SPACE, "always"), decoders.Metaspace(SPACE, "always")
+    live.compare("form old", folder, t5, strings[::9])
 
 
 def gemma4(tmp):
