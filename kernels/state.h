@@ -22,11 +22,10 @@ static inline void recur_gates(const struct recur_args *a, int64_t token, int h,
     *b = a->beta ? math_logistic(a->beta[token * a->beta_stride + h]) : step;
 }
 
-/* Where the token's q and k of head h of v are, in numbers from a->q and a->k. */
-static inline int64_t recur_key_at(const struct recur_args *a, int64_t token, int h)
+/* Where q and k of head h of v are, in numbers from those of the token. */
+static inline int recur_key_of(const struct recur_args *a, int h)
 {
-    const int of = a->tiled ? h % a->k_heads : h / (a->v_heads / a->k_heads);
-    return token * a->qkv_stride + (int64_t)of * a->k_dim;
+    return (a->tiled ? h % a->k_heads : h / (a->v_heads / a->k_heads)) * a->k_dim;
 }
 
 /* What k, or q, is multiplied by; squares: the sum of its squares. */

@@ -60,11 +60,11 @@ struct recur_shared {
     float *q, *k; // [k_dim]
     float *of;    // [N_OF]
 };
-/* Loads a token: q and k, scaled, and its numbers. All threads. */
+/* Loads a token: q and k, which are at `key` of it, scaled, and its numbers. All threads. */
 DEVICE void recur_load(const struct recur_args *a, const struct recur_shared *m, int64_t token,
-                       int h)
+                       int h, int key)
 {
-    const int64_t at = recur_key_at(a, token, h);
+    const int64_t at = token * a->qkv_stride + key;
     __syncthreads(); // the token before has been used
     for (int i = (int)threadIdx.x; i < a->k_dim; i += STATE_THREADS) {
         m->q[i] = a->q[at + i];
@@ -108,12 +108,12 @@ __global__ void __launch_bounds__(STATE_THREADS) recur_columns(struct recur_args
     const struct state_span s = a.rows.spans[blockIdx.z];
     const int64_t v_dim = a.v_dim, at = (int64_t)h * v_dim + j;
     float *state = state_of(&a.rows, &s, 0) + (int64_t)h * a.k_dim * v_dim + j;
-    const int mine = j < a.v_dim;
+    const int mine = j < a.v_dim, key = recur_key_of(&a, h);
     for (int i = 0; i < a.k_dim && mine && s.fresh; i++)
         state[i * v_dim] = 0;
     for (int t = 0; t < s.n; t++) {
         const int64_t token = s.token + t;
-        recur_load(&a, &m, token, h);
+        recur_load(&a, &m, token, h, key);
         if (!mine)
             continue;
         const float g = m.of[OF_G], v = a.v[token * a.qkv_stride + at];

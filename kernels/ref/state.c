@@ -81,7 +81,7 @@ static double ref_column(const struct recur_args *a, float *s, const double *q, 
 
 static void ref_token(const struct recur_args *a, float *s, int64_t token, int h)
 {
-    const int64_t at = recur_key_at(a, token, h);
+    const int64_t at = token * a->qkv_stride + recur_key_of(a, h);
     const double x = a->dt[token * a->dt_stride + h] + a->dt_bias[h];
     const double step = x > 30 ? x : log1p(exp(x)), g = exp(a->a[h] * step);
     const double b = a->beta ? 1 / (1 + exp(-a->beta[token * a->beta_stride + h])) : step;
@@ -103,7 +103,7 @@ static void ref_token(const struct recur_args *a, float *s, int64_t token, int h
 
 static void exact_token(const struct recur_args *a, float *s, int64_t token, int h)
 {
-    const int64_t at = recur_key_at(a, token, h);
+    const int64_t at = token * a->qkv_stride + recur_key_of(a, h);
     float q[STATE_DIM_MAX], k[STATE_DIM_MAX], q2[16] = {0}, k2[16] = {0}, kq[16] = {0}, g, b;
     recur_gates(a, token, h, &g, &b);
     for (int i = 0; i < a->k_dim; i++) {
