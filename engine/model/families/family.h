@@ -262,6 +262,11 @@ struct family_int {
 };
 enum err family_ints(const struct source *s, const char *name, const struct family_int *keys, int n,
                      struct shape *shape);
+/* A number for each of n layers, 0 or more; if it `may_repeat`, one number may count for all.
+ * Another number of entries is an error. */
+#define FAMILY_LIST_MAX (2 * SHAPE_LAYERS_MAX)
+enum err family_int_list(const struct source *s, const char *name, const char *key, int n,
+                         int may_repeat, int64_t numbers[FAMILY_LIST_MAX]);
 /* Absent keys leave *out unchanged. family_float refuses numbers outside [min, max] and NaN. */
 enum err family_float(const struct source *s, const char *name, const char *key, double min,
                       double max, double *out);

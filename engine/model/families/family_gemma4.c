@@ -171,32 +171,15 @@ static enum err check_number(const struct source *s, const char *name, const cha
                      : family_fail(s, name, key, "unsupported: %lld, not %d", (long long)n, want);
 }
 
-/* A number for each layer, which may be said once if it `may_repeat`. */
-static enum err read_list(const struct source *s, const char *name, const char *key, int n,
-                          int may_repeat, int64_t numbers[SHAPE_LAYERS_MAX])
-{
-    char full[100];
-    int64_t has = 0;
-    int found = 0;
-    snprintf(full, sizeof full, "%s%s", name, key);
-    TRY(source_int_list(s, full, 0, SHAPE_DIM_MAX, numbers, SHAPE_LAYERS_MAX, &has, &found));
-    for (int i = 1; may_repeat && has == 1 && i < n; i++)
-        numbers[i] = numbers[0];
-    if (may_repeat && has == 1)
-        return OK;
-    return has == n ? OK
-                    : family_fail(s, name, key, "has %lld entries, expected %d", (long long)has, n);
-}
-
 /* KV heads, one number for all layers or a list in which those of a kind are alike. */
 static enum err read_kv_gguf(const struct source *s, const char *name, struct shape *shape)
 {
     const char *const key = ".attention.head_count_kv";
     const char *const pattern = ".attention.sliding_window_pattern";
-    int64_t heads[SHAPE_LAYERS_MAX], windows[SHAPE_LAYERS_MAX];
+    int64_t heads[FAMILY_LIST_MAX], windows[FAMILY_LIST_MAX];
     const int n = shape->n_layers;
-    TRY(read_list(s, name, pattern, n, 0, windows));
-    TRY(read_list(s, name, key, n, 1, heads));
+    TRY(family_int_list(s, name, pattern, n, 0, windows));
+    TRY(family_int_list(s, name, key, n, 1, heads));
     if (windows[n - 1] != 0)
         return family_fail(s, name, pattern, "unsupported: the last layer has a window");
     for (int i = 0; i < n; i++) {

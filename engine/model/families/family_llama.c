@@ -421,6 +421,21 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     return OK;
 }
 
+enum err family_int_list(const struct source *s, const char *name, const char *key, int n,
+                         int may_repeat, int64_t numbers[FAMILY_LIST_MAX])
+{
+    char full[100];
+    int64_t has = 0;
+    int found = 0;
+    snprintf(full, sizeof full, "%s%s", name, key);
+    TRY(source_int_list(s, full, 0, SHAPE_DIM_MAX, numbers, FAMILY_LIST_MAX, &has, &found));
+    if (has != n && !(may_repeat && has == 1))
+        return family_fail(s, name, key, "has %lld entries, expected %d", (long long)has, n);
+    for (int64_t i = has; i < n; i++)
+        numbers[i] = numbers[0];
+    return OK;
+}
+
 static enum err read_gguf_heads(struct shape *shape, const struct source *s, const char *name)
 {
     int64_t n = 0;

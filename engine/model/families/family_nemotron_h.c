@@ -35,7 +35,7 @@ static const struct family_names names_gguf = {"blk.", {GGUF_LAYER, GGUF_MLP}};
 static const struct family_names names_gguf_moe = {
     "blk.", {GGUF_LAYER, GGUF_ROUTER, GGUF_CHOICE_BIAS, GGUF_ALL_EXPERTS, GGUF_SHARED}};
 
-#define BLOCKS_MAX (2 * SHAPE_LAYERS_MAX)
+#define BLOCKS_MAX FAMILY_LIST_MAX
 
 /* The file's layers, as family_nemotron_h_layers() takes them. */
 struct blocks {
@@ -47,14 +47,7 @@ struct blocks {
 static enum err read_list(const struct source *s, const char *name, const char *key, int64_t n,
                           int64_t numbers[BLOCKS_MAX], int *most)
 {
-    char full[100];
-    int64_t has = 0;
-    int found = 0;
-    snprintf(full, sizeof full, "%s%s", name, key);
-    TRY(source_int_list(s, full, 0, SHAPE_DIM_MAX, numbers, BLOCKS_MAX, &has, &found));
-    if (has != n)
-        return family_fail(s, name, key, "has %lld entries, expected %lld", (long long)has,
-                           (long long)n);
+    TRY(family_int_list(s, name, key, (int)n, 0, numbers));
     for (int64_t i = 0; i < n; i++) {
         if (numbers[i] != 0 && *most != 0 && numbers[i] != *most)
             return family_fail(s, name, key, "unsupported: %lld and %d", (long long)numbers[i],

@@ -80,15 +80,11 @@ enum err state_layers(const struct source *s, const char *key, const char *with,
 
 enum err state_layers_gguf(const struct source *s, const char *name, struct shape *shape)
 {
-    int64_t heads[SHAPE_LAYERS_MAX], n = 0;
-    int found = 0;
+    int64_t heads[FAMILY_LIST_MAX];
     char key[100];
     snprintf(key, sizeof key, "%s.attention.head_count_kv", name);
-    TRY(source_int_list(s, key, 0, SHAPE_DIM_MAX, heads, SHAPE_LAYERS_MAX, &n, &found));
-    if (n != shape->n_layers)
-        return family_fail(s, "", key, "has %lld entries, expected %d", (long long)n,
-                           shape->n_layers);
-    for (int i = 0; i < n; i++) {
+    TRY(family_int_list(s, "", key, shape->n_layers, 0, heads));
+    for (int i = 0; i < shape->n_layers; i++) {
         shape->layer_state[i] = heads[i] == 0;
         if (heads[i] != 0 && shape->n_kv_heads != 0 && heads[i] != shape->n_kv_heads)
             return family_fail(s, "", key, "unsupported: %lld and %d heads", (long long)heads[i],
