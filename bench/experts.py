@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Mixtures of experts that do not fit: experts.py [flags]; 47 and 31 billion parameters in 4 bits, under 4 GiB of memory.
+"""Mixtures of experts that do not fit: experts.py [flags]; 31 to 47 billion parameters in 4 bits, under 4 GiB of memory.
 
-Dummy weights of the shapes of Mixtral 8x7B and Qwen3 30B-A3B (configs/*.cfg), with batches that keep all experts busy, so that
-every pass reads all but a few weights. A row of bench/results/experts-CPU.csv is a run, with the columns of predict.py; figures
-are tokens per second, and the rate of weight reads while the disk is busy, beside the rate that `sluice probe` measured in the
-same session (nvme_read). Packs of 28 and 17 GB under build/planned are made first, one at a time, within minutes, and deleted
-afterwards. --llamacpp: then llama.cpp on the same shape in q4_0 (kind = llama.cpp, elapsed_s includes loading), all rows in one
-batch over one KV cache, in a control group with the same memory; its GGUF is made and deleted likewise. It stops after
---timeout. Can be stopped and continued like predict.py. --quick: seconds, a small llama, no figures.
+Dummy weights of the shapes of Mixtral 8x7B, Qwen3 30B-A3B and Qwen3.6 35B-A3B (configs/*.cfg), with batches that keep all experts
+busy, so that every pass reads all but a few weights. A row of bench/results/experts-CPU.csv is a run, with the columns of
+predict.py; figures are tokens per second, and the rate of weight reads while the disk is busy, beside the rate that `sluice probe`
+measured in the same session (nvme_read). Packs of 17 to 28 GB under build/planned are made first, one at a time, within minutes,
+and deleted afterwards. --llamacpp: then llama.cpp on the same shape in q4_0 (kind = llama.cpp, elapsed_s includes loading), one
+batch over one KV cache, in a control group with the same memory; its GGUF is made and deleted likewise. The batch has all rows;
+of Qwen3.6, where a row has a state of 63 MiB, as many as gave llama.cpp most tokens a second. It stops after --timeout. Can be
+stopped and continued like predict.py. --quick: seconds, a small llama, no figures.
 """
 import json
 import os
@@ -24,11 +25,13 @@ from planned import Job
 
 TURNS = 3
 PEER = "llama.cpp"
+PEER_ROWS = {"qwen3.6-35b-a3b": 48}  # of its batch, where not all
 
 
 def listed():
     yield Job("mixtral 8x7b, 4G", "mixtral-8x7b", "q4", 96, 4, 10, "--mem-ram 4G", vocab=32000)
     yield Job("qwen3 30b-a3b, 4G", "qwen3-30b-a3b", "q4", 192, 4, 20, "--mem-ram 4G")
+    yield Job("qwen3.6 35b-a3b, 4G", "qwen3.6-35b-a3b", "q4", 192, 4, 20, "--mem-ram 4G", vocab=248320)
 
 
 def quick():
@@ -62,12 +65,13 @@ def told(rows, roof):
 def beside(bench, job):
     """Runs the same rows with llama.cpp under the same limit; unfinished rows at the timeout count as not done."""
     a, limit = bench.a, int(job.flags[job.flags.index("--mem-ram") + 1].rstrip("G")) << 10
-    path = peer.model_path(job.model, "q4_0")
+    path, rows = peer.model_path(job.model, "q4_0"), PEER_ROWS.get(job.model, job.rows)
+    few = Job(f"{job.name}, {rows} rows", job.model, job.form, rows, job.prompt, job.new, "", vocab=job.vocab)
     jobs.drop_cache([path])
-    words = [os.path.join(peer.HERE, "run_llamacpp.py"), "--job", bench.file(job), "--model", job.model, "--format", "q4_0", "--batch",
-             job.rows, "--threads", a.threads, "--kv", "unified", "--repack", "keep", "--limit-mib", limit]
+    words = [os.path.join(peer.HERE, "run_llamacpp.py"), "--job", bench.file(few), "--model", job.model, "--format", "q4_0", "--batch",
+             rows, "--threads", a.threads, "--kv", "unified", "--repack", "keep", "--limit-mib", limit]
     busy = conditions.wait_idle(a.busy_max, a.idle_wait, not a.allow_busy)
-    row = {"kind": PEER, "case": job.name, "turn": 1, "model": job.model, "format": "q4_0", "rows": job.rows, "batch": job.rows,
+    row = {"kind": PEER, "case": job.name, "turn": 1, "model": job.model, "format": "q4_0", "rows": rows, "batch": rows,
            "batches": 1, "flags": " ".join(map(str, words[7:])), "busy": f"{busy:.3f}", "idle": "yes" if busy <= a.busy_max else "no",
            "date": conditions.now(), "elapsed_s": a.timeout, "output_tokens": 0, "status": "timeout"}
     with subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, text=True, start_new_session=True) as done:

@@ -2,8 +2,8 @@
 """The models of the jobs, in the form that an engine reads: models.py MODEL KIND; prints the path.
 
 MODEL smollm2 is the file of tests/model.sh (Q4_1). llama-3b and llama-8b have the shapes of
-configs/ and normal(0, 0.02) weights, llama-3b SmolLM2's tokenizer, llama-8b none: speed is real, text is not; so do qwen3-30b-a3b and
-mixtral-8x7b, in q4_0 alone (17 and 26 GB, blocks of random bits). KIND: q4_1 or bf16 (the
+configs/ and normal(0, 0.02) weights, llama-3b SmolLM2's tokenizer, llama-8b none: speed is real, text is not; so do qwen3-30b-a3b,
+qwen3.6-35b-a3b and mixtral-8x7b, in q4_0 alone (17, 20 and 26 GB, blocks of random bits). KIND: q4_1 or bf16 (the
 GGUF as it comes), q8_0 or q4_0 (made from it by llama.cpp's quantize), hf (a Hugging Face folder in
 bf16, made from the first GGUF; q and k rows go back from GGUF's pairs to halves). Everything is written
 tensor by tensor and appears by rename. Needs gguf and numpy: peer.model_path() runs it where they are.
@@ -16,10 +16,12 @@ import sys
 import peer
 
 PLACE = os.path.join(peer.ROOT, "files")
-FIRST = {"smollm2": "q4_1", "llama-3b": "bf16", "llama-8b": "bf16", "qwen3-30b-a3b": "q4_0", "mixtral-8x7b": "q4_0"}
-ARCHITECTURES = {"llama": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}  # names of our families in GGUF
+FIRST = {"smollm2": "q4_1", "llama-3b": "bf16", "llama-8b": "bf16", "qwen3-30b-a3b": "q4_0", "mixtral-8x7b": "q4_0",
+         "qwen3.6-35b-a3b": "q4_0"}
+ARCHITECTURES = {"llama": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "qwen3_5_moe": "qwen35moe"}  # names of our families in GGUF
 SMOLLM2_VOCAB = 49152
 DEVIATION = 0.02
+EVERY, STATE, TAPS = 4, 128, 4  # of a delta net: layers to the next attention; numbers of a head; inputs of the convolution
 BLOCK, BLOCK_BYTES = 32, 18  # of q4_0: an f16 scale, then half a byte a weight
 
 
@@ -43,18 +45,29 @@ def config_read(name):
 def shapes_of(c):
     """(name, [slow, fast]) of every tensor, in the order of the layers; [experts, slow, fast] of stacked experts."""
     dim, ffn, head_dim = int(c["dim"]), int(c["ffn"]), head_dim_of(c)
-    q, kv, experts = int(c["heads"]) * head_dim, int(c["kv_heads"]) * head_dim, int(c.get("experts", 0))
-    norms = [("attn_q_norm", [head_dim]), ("attn_k_norm", [head_dim])] * (c["family"] == "qwen3_moe")
+    q, kv, experts, gated = int(c["heads"]) * head_dim, int(c["kv_heads"]) * head_dim, int(c.get("experts", 0)), "state_k_heads" in c
+    norms = [("attn_q_norm", [head_dim]), ("attn_k_norm", [head_dim])] * c["family"].startswith("qwen3")
     mlp = [("ffn_gate_inp", [experts, dim]), ("ffn_gate_exps", [experts, ffn, dim]), ("ffn_up_exps", [experts, ffn, dim]),
            ("ffn_down_exps", [experts, dim, ffn])] if experts else [("ffn_gate", [ffn, dim]), ("ffn_up", [ffn, dim]), ("ffn_down", [dim, ffn])]
+    if "shared_ffn" in c:
+        n = int(c["shared_ffn"])
+        mlp += [("ffn_gate_inp_shexp", [dim]), ("ffn_gate_shexp", [n, dim]), ("ffn_up_shexp", [n, dim]), ("ffn_down_shexp", [dim, n])]
+    attention = [("attn_q", [q << gated, dim]), ("attn_k", [kv, dim]), ("attn_v", [kv, dim]), ("attn_output", [dim, q]), *norms]
     yield "token_embd.weight", [int(c["vocab"]), dim]
     yield "output_norm.weight", [dim]
     if c.get("tied") == "0":
         yield "output.weight", [int(c["vocab"]), dim]
     for i in range(int(c["layers"])):
-        for part, shape in [("attn_norm", [dim]), ("attn_q", [q, dim]), ("attn_k", [kv, dim]), ("attn_v", [kv, dim]),
-                            ("attn_output", [dim, q]), *norms, ("ffn_norm", [dim]), *mlp]:
-            yield f"blk.{i}.{part}.weight", shape
+        mixer = delta_net_of(c) if gated and (i + 1) % EVERY else attention
+        for part, shape in [("attn_norm", [dim]), *mixer, ("post_attention_norm" if gated else "ffn_norm", [dim]), *mlp]:
+            yield f"blk.{i}.{part}" + ("" if part in ("ssm_a", "ssm_dt.bias") else ".weight"), shape
+
+
+def delta_net_of(c):
+    dim, heads = int(c["dim"]), int(c["state_v_heads"])
+    v, qkv = heads * STATE, (heads + 2 * int(c["state_k_heads"])) * STATE
+    return [("attn_qkv", [qkv, dim]), ("attn_gate", [v, dim]), ("ssm_conv1d", [qkv, TAPS]), ("ssm_dt.bias", [heads]), ("ssm_a", [heads]),
+            ("ssm_alpha", [heads, dim]), ("ssm_beta", [heads, dim]), ("ssm_norm", [STATE]), ("ssm_out", [dim, v])]
 
 
 def head_dim_of(c):
@@ -73,13 +86,23 @@ def writer_make(path, c):
     w.add_rope_freq_base(float(c["rope_theta"]))
     w.add_layer_norm_rms_eps(float(c["norm_eps"]))
     w.add_vocab_size(int(c["vocab"]))
-    w.add_rope_dimension_count(head_dim_of(c))
+    w.add_rope_dimension_count(int(c.get("rope_dim", head_dim_of(c))))
     w.add_key_length(head_dim_of(c))
     w.add_value_length(head_dim_of(c))
     if "experts" in c:
         w.add_expert_count(int(c["experts"]))
         w.add_expert_used_count(int(c["experts_used"]))
         w.add_expert_feed_forward_length(int(c["ffn"]))
+    if "shared_ffn" in c:
+        w.add_expert_shared_feed_forward_length(int(c["shared_ffn"]))
+    if "state_k_heads" in c:
+        w.add_rope_dimension_sections([11, 11, 10, 0])  # of text all are alike
+        w.add_full_attention_interval(EVERY)
+        w.add_ssm_conv_kernel(TAPS)
+        w.add_ssm_state_size(STATE)
+        w.add_ssm_group_count(int(c["state_k_heads"]))
+        w.add_ssm_time_step_rank(int(c["state_v_heads"]))
+        w.add_ssm_inner_size(int(c["state_v_heads"]) * STATE)
     w.add_file_type(gguf.LlamaFileType.MOSTLY_Q4_0 if "experts" in c else gguf.LlamaFileType.MOSTLY_BF16)
     if int(c["vocab"]) != SMOLLM2_VOCAB:
         w.add_tokenizer_model("no_vocab")  # jobs have ids only
@@ -92,7 +115,7 @@ def writer_make(path, c):
 
 
 def is_f32(name, shape):
-    return len(shape) == 1 or ".ffn_gate_inp." in name
+    return len(shape) == 1 or any(part in name for part in (".ffn_gate_inp.", ".ssm_conv1d.", ".ssm_alpha.", ".ssm_beta."))
 
 
 def row_bytes(kind, n):
@@ -103,7 +126,7 @@ def dummy_data(seed, name, shape, kind):
     import numpy as np
     draw = np.random.default_rng(seed)
     if len(shape) == 1:
-        return np.ones(shape, np.float32)
+        return np.full(shape, -1 if name.endswith(".ssm_a") else 1, np.float32)  # states decay
     if kind == "q4_0" and not is_f32(name, shape):
         bits = draw.integers(0, 256, (int(np.prod(shape)) // BLOCK, BLOCK_BYTES), np.uint8)
         bits[:, :2] = np.array([DEVIATION / 4.6], np.float16).view(np.uint8)  # of 0..15 - 8
