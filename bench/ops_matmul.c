@@ -202,10 +202,9 @@ static double decode_seconds(const struct ops *ops, struct decode_args *args,
 }
 
 static enum err decode_row(const struct bench_run *run, const struct ops *ops,
-                           const struct bench_model *model, enum dtype dtype)
+                           const struct bench_model *model, enum dtype dtype, enum dtype to)
 {
-    struct decode_args args = {.w = {.dtype = dtype, .n = model->ffn, .k = model->dim},
-                               .to = ops->compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16};
+    struct decode_args args = {.w = {.dtype = dtype, .n = model->ffn, .k = model->dim}, .to = to};
     struct decode_memory mem;
     struct arena arena;
     char shape[64];
@@ -230,13 +229,11 @@ static enum err decode_row(const struct bench_run *run, const struct ops *ops,
 enum err bench_decode(const struct bench_run *run, const struct ops *ops,
                       const struct bench_model *model)
 {
-    static const enum dtype formats[] = {DTYPE_BF12, DTYPE_Q8,   DTYPE_Q4,  DTYPE_Q4_1, DTYPE_Q4_K,
-                                         DTYPE_Q6_K, DTYPE_Q8_0, DTYPE_F16, DTYPE_F32};
+    const enum dtype to = ops->compute == COMPUTE_F32 ? DTYPE_F32 : DTYPE_BF16;
     if (run->only && strcmp(run->only, "decode") != 0)
         return OK;
-    for (int f = 0; f < (int)(sizeof formats / sizeof formats[0]); f++)
-        if (dtype_row_bytes(formats[f], model->dim) >= 0 &&
-            (ops->compute != COMPUTE_F32 || formats[f] != DTYPE_F32))
-            TRY(decode_row(run, ops, model, formats[f]));
+    for (int f = 0; f < N_DTYPES; f++)
+        if (dtype_row_bytes(dtype_of_rows((enum dtype)f), model->dim) >= 0 && f != (int)to)
+            TRY(decode_row(run, ops, model, (enum dtype)f, to));
     return OK;
 }
