@@ -350,8 +350,10 @@ static void test_nemotron_gguf(void **state)
     add("blk.1.ffn_up.weight", 2, FFN, DIM);
     add("blk.1.ffn_down.weight", 2, DIM, FFN);
     set_int(DENSE "rope.dimension_count", HEAD_DIM / 2 + 1); // no matter: nothing turns
+    set_float(DENSE "attention.layer_norm_epsilon", 2e-4);
     expect_good();
     const struct shape *s = &model.shape;
+    assert_true(s->norm_eps == 2e-4f);
     assert_true(s->n_layers == 2 && s->state == STATE_MAMBA && !s->gated && s->act == ACT_RELU2);
     assert_true(s->layer_state[0] && !s->layer_bare[0] && !s->layer_state[1] && s->layer_bare[1]);
     assert_true(s->n_kv_heads == KV_HEADS && s->ffn_dim == FFN && s->state_taps == TAPS);

@@ -54,3 +54,10 @@ fault("rows have the first one's factor", "kernels/cpu/rows.inc",
       "a->factors[a->pos[row]]", "a->factors[a->pos[first]]", "exact_test")
 fault("cuda: what does not turn does not grow", "kernels/cuda/rows.cu",
       "    if (!a.factors)\n        return;\n", "    if (1)\n        return;\n", "simt_rows_test")
+fault("a GGUF file's factor on YaRN's cosines is not read", "engine/model/families/rope.c", ".rope.scaling.yarn_attn_factor",
+      ".rope.scaling.yarn_attn", "family_golden.py --only olmo3-nested")
+fault("GGUF: experts that a bias chooses are scored by a softmax if the file does not say how",
+      "engine/model/families/family_deepseek.c", "gating = d.router & ROUTER_BIAS ? 2 : 1;", "gating = 1;",
+      "family_golden.py --only glm4_moe_lite-plain")
+fault("GGUF: nemotron_h's epsilon is looked for under RMSNorm's key only", "engine/model/families/family_llama.c",
+      'TRY(family_float(s, name, ".attention.layer_norm_epsilon", 0, 0.1, &eps)); // nemotron_h, too', "", "family_hybrid_test")

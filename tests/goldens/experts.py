@@ -253,7 +253,7 @@ def gguf_keys(w, c):
     w.add_expert_count(count)
     if "num_experts_per_tok" in c or "moe_k" in c:
         w.add_expert_used_count(c.get("num_experts_per_tok", c.get("moe_k")))
-    if c["model_type"] in ("glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe", "lfm2_moe", *latent.FAMILIES):
+    if c["model_type"] in ("glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe", "lfm2_moe", "deepseek_v2", "deepseek_v3"):
         softmax = c["model_type"] in ("ernie4_5_moe", "deepseek_v2")
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX if softmax else gguf.ExpertGatingFuncType.SIGMOID)
     if "n_shared_experts" in c or "moe_num_shared_experts" in c:

@@ -243,7 +243,7 @@ SPECS = {
 NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern": "the pattern", "gemma3-vision": "the pattern", "gemma3-types": "layer_types", "gemma-gelu": "", "gpt2-relu": "activation", "granite-bias": "", "smollm3-list": "no_rope_layers",
            "smollm3-none": "no_rope_layers", "llama-yarn-mscale": "mscale, beta, truncate", "llama-dynamic": "dynamic",
            "qwen3-yarn": "context", "mistral-window": "sliding_window", "mistral-page": "sliding_window", "qwen2-late": "sliding_window",
-           "olmo3-theta": "another theta", "olmo3-nested": "attention_factor", "exaone4-full": "llama3's divisors, rounded",
+           "exaone4-full": "llama3's divisors, rounded",
            "ministral3-window": "sliding_window", "apertus-scaled": "llama3's divisors, rounded",
            "apertus-usual": "llama3's divisors, rounded",
            "exaone4-still": "a window of no layer", "cohere-bias": "a head of its own", "cohere2-types": "layer_types", "cohere2-pattern": "sliding_window_pattern",
@@ -402,6 +402,8 @@ def gguf_tensors(c, tensors):
 
 def rope_keys(w, c, head_dim):
     rope = {**(c.get("rope_scaling") or {}), **(c.get("rope_parameters") or {})}
+    if c["model_type"] == "olmo3":
+        w.add_rope_freq_base_swa(rope.get("sliding_attention", {}).get("rope_theta", 500000.0))
     rope = rope.get("full_attention", rope)
     kind = rope.get("rope_type", rope.get("type", "default"))
     usual = c["rotary_dim"] / head_dim if "rotary_dim" in c else 0.5 if c["model_type"] == "glm4_moe" else 1.0
@@ -419,6 +421,8 @@ def rope_keys(w, c, head_dim):
         w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         if "mscale_all_dim" in rope:
             w.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        if "attention_factor" in rope:
+            w.add_rope_scaling_yarn_attn_factor(rope["attention_factor"])
     if kind == "longrope":
         original = c["original_max_position_embeddings"]
         w.add_rope_scaling_orig_ctx_len(original)
@@ -453,7 +457,7 @@ def gguf_keys(w, c):
     if "head_dim" in c and c["model_type"] not in gemma4.FAMILIES:
         w.add_key_length(head_dim)
         w.add_value_length(head_dim)
-    eps = next((c[key] for key in ("rms_norm_eps", "norm_eps") if key in c), c["layer_norm_epsilon"] if c["model_type"] == "nemotron_h" else None)
+    eps = next((c[key] for key in ("rms_norm_eps", "norm_eps") if key in c), None)
     if eps is not None:
         w.add_layer_norm_rms_eps(eps)
     else:

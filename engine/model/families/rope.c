@@ -162,6 +162,8 @@ enum err rope_read_gguf(struct rope *r, const struct source *s, const char *name
         r->attention_factor = attn_factor;
     else if (attn_factor > 0 && r->kind == ROPE_YARN)
         r->mscale = attn_factor; // multiplies yarn_scale()'s own factor
+    if (r->kind == ROPE_YARN)
+        TRY(family_float(s, name, ".rope.scaling.yarn_attn_factor", 0, 1e6, &r->attention_factor));
     return OK;
 }
 
