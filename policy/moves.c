@@ -6,9 +6,14 @@
 
 #include <string.h>
 
-int64_t moves_hidden(int64_t dim, int64_t tokens)
+int64_t moves_hidden(const struct shape *shape, int64_t tokens)
 {
-    return round_up(tokens * dim * 4, BLOCK_BYTES);
+    return round_up(tokens * shape_before_part(shape, N_PARTS) * 4, BLOCK_BYTES);
+}
+
+int64_t moves_positions(const struct shape *shape, int64_t positions)
+{
+    return round_up(positions * shape->dim * 4, BLOCK_BYTES);
 }
 
 /* ---- weights ---- */
@@ -145,8 +150,9 @@ static void move_hidden(const struct moves *m, int batch, const struct load *l,
 {
     const struct plan *p = m->plan;
     enum tier_kind home = plan_hidden_home(p, batch).tier;
-    int64_t tokens = moves_hidden(m->dim, l->prompt_tokens + l->forced_tokens);
-    int64_t positions = moves_hidden(m->dim, l->positions), slices = p->layers - 1 - p->decoder;
+    int64_t tokens = moves_hidden(m->shape, l->prompt_tokens + l->forced_tokens);
+    int64_t positions = moves_positions(m->shape, l->positions);
+    int64_t slices = p->layers - 1 - p->decoder;
     if (home == plan_near(p))
         return;
     int64_t read = p->decoder * (1 + p->attn_cpu) * tokens + slices * positions;
@@ -167,7 +173,7 @@ void moves_make(struct moves *m, const struct plan *plan, int sweeps,
                 const struct shape *shape, void *memory)
 {
     *m = (struct moves){
-        .plan = plan, .weights = weights, .costs = costs, .dim = shape->dim, .batches = memory};
+        .plan = plan, .weights = weights, .costs = costs, .shape = shape, .batches = memory};
     memset(memory, 0, (size_t)moves_bytes(plan));
     count_weights(m);
     for (int i = 0; i < N_WORK_LANES; i++)

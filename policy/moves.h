@@ -25,7 +25,7 @@ struct moves {
     const struct plan *plan;
     const struct weights_info *weights;
     const struct plan_costs *costs;
-    int64_t dim;
+    const struct shape *shape;
     int64_t every[N_WORK_LANES]; // weights, each pass
     int64_t once[N_WORK_LANES];  // in addition, in the first pass
     int64_t experts;             // part of `every`: bytes of experts read from NVMe
@@ -48,7 +48,9 @@ void moves_pass(struct moves *m, int64_t pass, const struct load *loads,
 /* Adds fetches for a pass after the last one. loads: of the last pass. */
 void moves_end(struct moves *m, const struct load *loads, double bytes[N_WORK_LANES]);
 
-/* Bytes that one batch's hidden states of this many tokens move. */
-int64_t moves_hidden(int64_t dim, int64_t tokens);
+/* Bytes that one batch's hidden states of this many tokens move; after the last decoder layer, of
+ * wanted positions. */
+int64_t moves_hidden(const struct shape *shape, int64_t tokens);
+int64_t moves_positions(const struct shape *shape, int64_t positions);
 
 #endif

@@ -193,10 +193,10 @@ static double kv_pieces(const struct pricing *p, const struct load *l, double pa
 static void cost_of(const struct pricing *p, const struct load *l, struct step_cost *c)
 {
     const struct plan_costs *costs = p->set->costs;
-    const int dim = p->set->shape->dim;
-    *c =
-        (struct step_cost){.hidden = (double)moves_hidden(dim, l->prompt_tokens + l->forced_tokens),
-                           .positions = (double)moves_hidden(dim, l->positions)};
+    const struct shape *shape = p->set->shape;
+    *c = (struct step_cost){.hidden =
+                                (double)moves_hidden(shape, l->prompt_tokens + l->forced_tokens),
+                            .positions = (double)moves_positions(shape, l->positions)};
     for (int kind = KV_MOST; kind < p->kinds; kind++) {
         const struct kv_load *kv = &l->kv[kind];
         double page = (double)plan_page_bytes(costs, kind), read = (double)kv->pages_read;

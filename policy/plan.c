@@ -359,7 +359,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
 
 int64_t plan_token_bytes(const struct shape *shape)
 {
-    return 4 * max_i64(shape->dim, shape->embed_dim);
+    return 4 * max_i64(shape_before_part(shape, N_PARTS), shape->embed_dim);
 }
 
 /* ---- the count ---- */

@@ -325,8 +325,8 @@ static inline int plan_pass_batches(const struct plan *plan)
     return plan->batches / plan_groups(plan);
 }
 
-/* Bytes of one token's hidden states: f32 [dim], or [embed_dim] if that is larger, since embedding
- * rows are there until they are projected. */
+/* Bytes of one token's hidden states: f32, all parts of shape_part(), or [embed_dim] if that is
+ * larger, since embedding rows are there until they are projected. */
 int64_t plan_token_bytes(const struct shape *shape);
 
 /* Fills the derived fields (frames, look-ahead, token bounds, page pools) from the chosen ones:

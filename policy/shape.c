@@ -71,6 +71,25 @@ static const char *check_wide(const struct shape *s)
     return NULL;
 }
 
+/* Layers that use the keys and values of others, and inputs of layers. */
+static const char *check_lent(const struct shape *s)
+{
+    const int lent = s->kv_own_layers > 0;
+    if (!in_range(s->kv_own_layers, 0, s->wide_head_dim > 0 ? s->n_layers - 1 : 0))
+        return "kv_own_layers";
+    for (int i = s->kv_own_layers; lent && i < s->n_layers; i++)
+        if (shape_part(s, s->layer_wide[i] ? PART_WIDE_K : PART_K) == 0)
+            return "kv_own_layers";
+    if (!in_range(s->late_ffn_dim, lent, lent ? SHAPE_DIM_MAX : 0) || (lent && s->n_experts > 0))
+        return "late_ffn_dim";
+    return in_range(s->layer_input, 0, SHAPE_DIM_MAX / s->n_layers) &&
+                   (s->layer_input == 0 ||
+                    (s->gated && s->norm_place == NORM_AROUND && s->branches == BRANCHES_SERIAL &&
+                     s->embed_dim == s->dim && s->position == POSITION_ROPE))
+               ? NULL
+               : "layer_input";
+}
+
 /* A head's own matrices must be whole panels. */
 static const char *check_latent(const struct shape *s)
 {
@@ -221,8 +240,8 @@ static const char *check_bare(const struct shape *s)
 {
     int bare = 0;
     for (int i = 0; i < s->n_layers; i++) {
-        if (s->layer_bare[i] > (s->norm_place == NORM_BEFORE && s->branches == BRANCHES_SERIAL &&
-                                !s->layer_dense[i]))
+        if (s->layer_bare[i] >
+            (s->norm_place == NORM_BEFORE && s->branches == BRANCHES_SERIAL && !s->layer_dense[i]))
             return "layer_bare";
         bare += s->layer_bare[i];
     }
@@ -245,10 +264,47 @@ int shape_first_layer(const struct shape *s, int experts)
     return -1;
 }
 
+int shape_lends_kv(const struct shape *s, int layer)
+{
+    int last = layer < s->kv_own_layers;
+    for (int i = layer + 1; i < s->kv_own_layers; i++)
+        last &= s->layer_wide[i] != s->layer_wide[layer];
+    return last;
+}
+
+/* 1: layers of this kind lend keys and values. */
+static int lends_kind(const struct shape *s, int wide)
+{
+    for (int i = 0; i < s->kv_own_layers; i++)
+        if (s->layer_wide[i] == wide)
+            return 1;
+    return 0;
+}
+
+int64_t shape_part(const struct shape *s, enum hidden_part part)
+{
+    const int wide = part >= PART_WIDE_K;
+    if (part == PART_STATE)
+        return s->dim;
+    if (part == PART_INPUTS)
+        return (int64_t)s->n_layers * s->layer_input;
+    return lends_kind(s, wide) * (int64_t)shape_kv_heads_of(s, wide) * shape_head_dim_of(s, wide);
+}
+
+int64_t shape_before_part(const struct shape *s, enum hidden_part part)
+{
+    int64_t n = 0;
+    for (int i = 0; i < (int)part; i++)
+        n += shape_part(s, (enum hidden_part)i);
+    return n;
+}
+
 int64_t shape_mlp_numbers(const struct shape *s)
 {
     int64_t most = (int64_t)shape_mlps_used(s) * s->ffn_dim;
     most = s->dense_dim > most ? s->dense_dim : most;
+    most = s->late_ffn_dim > most ? s->late_ffn_dim : most;
+    most = shape_part(s, PART_INPUTS) > most ? shape_part(s, PART_INPUTS) : most;
     return s->shared_dim > most ? s->shared_dim : most;
 }
 
@@ -281,7 +337,7 @@ int64_t shape_before_numbers(const struct shape *s, int layer)
     const int64_t q = (int64_t)s->n_heads * shape_query_dim(s, layer);
     const int64_t gate = s->query_gate ? q * s->dim : 0;
     const int64_t in = s->latent_query > 0 ? s->latent_query : s->dim;
-    const int64_t kv = shape_kv_numbers(s, layer) * s->dim;
+    const int64_t kv = shape_borrows_kv(s, layer) ? 0 : shape_kv_numbers(s, layer) * s->dim;
     int64_t n = q * in + gate + (shape_has_values(s, layer) || s->latent_key > 0 ? kv : kv / 2);
     n += (int64_t)s->latent_query * s->dim;
     return n + (int64_t)s->n_heads * s->latent_key * (s->head_dim - s->rope_dim);
@@ -289,7 +345,8 @@ int64_t shape_before_numbers(const struct shape *s, int layer)
 
 int64_t shape_after_numbers(const struct shape *s, int layer)
 {
-    const int64_t n = (int64_t)s->n_heads * shape_output_dim(s, layer) * s->dim;
+    const int64_t heads = (int64_t)s->n_heads * shape_output_dim(s, layer);
+    const int64_t n = (heads + 2 * (int64_t)s->layer_input) * s->dim;
     return n + (int64_t)s->n_heads * s->latent_value * (s->head_dim - s->rope_dim);
 }
 
@@ -377,6 +434,8 @@ const char *shape_check(const struct shape *s)
         bad = check_latent(s);
     if (!bad)
         bad = check_wide(s);
+    if (!bad)
+        bad = check_lent(s);
     if (!bad)
         bad = check_beside(s);
     return bad ? bad : check_ropes(s);

@@ -75,9 +75,15 @@ struct shape {
     int latent_key;    // latent attention (MLA): numbers of a query's head that are not rotated and
                     // that a matrix of the head maps to the rest of the key, after rope_dim, which
                     // is the value, too; 0: keys and values are apart
-    int latent_value; // numbers of a head's output that a matrix of the head makes of its value
-    int latent_query; // width of the vector that queries are made of, with a norm; 0: x itself
-    int ffn_dim;      // inner size of the MLP, or of each expert
+    int latent_value;  // numbers of a head's output that a matrix of the head makes of its value
+    int latent_query;  // width of the vector that queries are made of, with a norm; 0: x itself
+    int ffn_dim;       // inner size of the MLP, or of each expert
+    int kv_own_layers; // layers from this one on have no keys and values of their own: they use
+                       // those of the last layer before it whose heads are as wide; 0: all have
+                       // their own
+    int late_ffn_dim; // ffn_dim in these layers; 0 without such layers
+    int layer_input;  // numbers of a token that each layer gets beside the hidden state, from the
+                      // embedding; 0: none
     int vocab;        // rows of the embedding
     int context;      // longest sequence the model was made for, tokens
     int embed_dim;    // width of embedding rows; != dim only with project_in/out (opt-350m)
@@ -176,6 +182,35 @@ static inline int64_t shape_kv_numbers(const struct shape *s, int layer)
     return (s->latent_key > 0 ? 1 : 2) * (int64_t)shape_kv_heads(s, layer) *
            shape_head_dim(s, layer);
 }
+/* 1: the layer uses the keys and values of an earlier one. 1: such layers use those of this one. */
+static inline int shape_borrows_kv(const struct shape *s, int layer)
+{
+    return s->kv_own_layers > 0 && layer >= s->kv_own_layers;
+}
+int shape_lends_kv(const struct shape *s, int layer);
+/* 1: layers can attend apart from their other ops, which then only read what comes to the layer. */
+static inline int shape_attends_apart(const struct shape *s)
+{
+    return s->state == STATE_NONE && s->kv_own_layers == 0;
+}
+/* What goes with a batch's tokens from layer to layer: for each part, one after the other,
+ * [tokens][shape_part()] numbers. Keys and values are those that later layers use. */
+enum hidden_part {
+    PART_STATE,  // the hidden states
+    PART_INPUTS, // of all layers
+    PART_K,
+    PART_V,
+    PART_WIDE_K, // of layers of layer_wide[]
+    PART_WIDE_V,
+    N_PARTS
+};
+/* Numbers of a token in a part, and in all parts before it (N_PARTS: in all). */
+int64_t shape_part(const struct shape *s, enum hidden_part part);
+int64_t shape_before_part(const struct shape *s, enum hidden_part part);
+static inline int shape_ffn_dim(const struct shape *s, int layer)
+{
+    return shape_borrows_kv(s, layer) ? s->late_ffn_dim : s->ffn_dim;
+}
 /* The most of any layer: numbers of a head, KV heads, numbers of a token's keys and values. */
 int shape_head_most(const struct shape *s);
 int shape_kv_heads_most(const struct shape *s);
@@ -189,7 +224,7 @@ static inline int shape_rope_dim(const struct shape *s, int layer)
 {
     return shape_rope_width(s, s->layer_rope[layer]);
 }
-/* Numbers of a layer's matrices before and after attention. */
+/* Numbers of a layer's matrices before and after attention, apart from those of the MLP. */
 int64_t shape_before_numbers(const struct shape *s, int layer);
 int64_t shape_after_numbers(const struct shape *s, int layer);
 /* attn_scale, or 1 / sqrt(head_dim) if that is 0. */
@@ -248,7 +283,8 @@ static inline int shape_mlps_used(const struct shape *s)
 {
     return s->n_experts > 0 ? s->n_experts_used : 1;
 }
-/* Numbers of a token between the matrices of an MLP, in the widest layer. */
+/* Numbers of a token between the matrices of an MLP, in the widest layer, or, if these are more, of
+ * all layers' inputs. */
 int64_t shape_mlp_numbers(const struct shape *s);
 /* The shortest window of a layer; 0: no layer has one. */
 int shape_window(const struct shape *s);

@@ -43,6 +43,8 @@ static const struct {
     {"configs/gpt-oss-20b.cfg", "gpt_oss", 20.915},
     {"configs/gemma4-26b-a4b.cfg", "gemma4", 25.233},
     {"configs/gemma4-31b.cfg", "gemma4", 30.697},
+    {"configs/gemma4-e2b.cfg", "gemma4", 4.629},
+    {"configs/gemma4-e4b.cfg", "gemma4", 7.463},
 };
 
 /* Every matrix and vector of the shape, the tied head once. */

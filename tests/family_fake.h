@@ -125,8 +125,14 @@ enum err source_int_list(const struct source *s, const char *key, int64_t min, i
     const int more = fake.more_key && strcmp(key, fake.more_key) == 0;
     const int64_t *ints = more ? fake.more_ints : fake.ints;
     const int n_ints = more ? fake.n_more_ints : fake.n_ints;
-    (void)s;
+    enum err e;
+    const struct fake_value *one = value_find(s, key, FAKE_INT, found, &e);
     *n = *found = 0;
+    if (one) {
+        out[0] = (int64_t)one->number;
+        *n = *found = 1;
+        return OK;
+    }
     if (n_ints == 0 ||
         (!more && strcmp(key, fake.ints_key ? fake.ints_key : "mlp_only_layers") != 0))
         return OK;

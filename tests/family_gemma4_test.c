@@ -14,7 +14,7 @@
 
 #include "tests/family_fake.h"
 
-enum { WIDE = 128, WIDE_KV = 1, EXPERTS = 4, INNER = 96 };
+enum { WIDE = 128, WIDE_KV = 1, EXPERTS = 4, INNER = 96, INPUT = 32 };
 #define Q      (HEADS * HEAD_DIM)
 #define KV     (KV_HEADS * HEAD_DIM)
 #define WIDE_Q (HEADS * WIDE)
@@ -27,7 +27,7 @@ static void add_at(const char *start, const char *layer, const char *name, int64
     char full[160];
     snprintf(full, sizeof full, "%s%s.%s", start, layer, name);
     struct source_tensor *t = add(full, k > 0 ? 2 : 1, n, k);
-    if (strstr(name, "layer_")) { // a number
+    if (strncmp(name, "layer_", 6) == 0) { // a number
         t->dtype = DTYPE_F32;
         t->n_bytes = 4;
     }
@@ -199,7 +199,6 @@ static void test_missing(void **state)
     expect_bad_without("num_experts", "num_experts: missing");
     expect_bad_without("top_k_experts", "top_k_experts: missing");
     expect_bad_without("moe_intermediate_size", "moe_intermediate_size: missing");
-    expect_bad_without("hidden_size_per_layer_input", "hidden_size_per_layer_input: unsupported");
     expect_bad_without(ROPES "rope_type", ROPES "rope_type: missing");
     start_text();
     drop("model.layers.1.layer_scalar");
@@ -215,9 +214,7 @@ static void test_missing(void **state)
 static void test_refused(void **state)
 {
     (void)state;
-    expect_bad_int("num_kv_shared_layers", 1, "num_kv_shared_layers: unsupported in gemma4");
-    expect_bad_int("hidden_size_per_layer_input", 256,
-                   "hidden_size_per_layer_input: unsupported: embeddings per layer");
+    expect_bad_int("num_kv_shared_layers", 1, "num_kv_shared_layers: unsupported in models with");
     expect_bad_int("global_head_dim", 127, "global_head_dim: 127 is odd");
     expect_bad_int("global_head_dim", 1024, "global_head_dim: out of range");
     expect_bad_int("num_global_key_value_heads", 3, "num_global_key_value_heads: 8 heads are not");
@@ -225,9 +222,6 @@ static void test_refused(void **state)
     expect_bad_int("sliding_window", 0, "sliding_window: out of range");
     expect_bad_int("top_k_experts", 5, "top_k_experts: 5 exceeds the 4 experts");
     expect_bad_int("moe_intermediate_size", 64, "experts.gate_up_proj: expected [");
-    start_text();
-    set_flag("use_double_wide_mlp", 1);
-    expect_bad("use_double_wide_mlp: unsupported in gemma4");
     start_text();
     set_str("use_bidirectional_attention", "all");
     expect_bad("use_bidirectional_attention: unsupported: all");
@@ -384,9 +378,11 @@ static void expect_bad_gguf(const char *key, int number, const char *what)
 static void test_gguf_refused(void **state)
 {
     (void)state;
-    expect_bad_gguf(G "attention.shared_kv_layers", 1, G "attention.shared_kv_layers: unsupported");
+    expect_bad_gguf(G "attention.shared_kv_layers", 1,
+                    G "attention.shared_kv_layers: no earlier layer is of the kind of layer 1");
     expect_bad_gguf(G "embedding_length_per_layer_input", 256,
-                    G "embedding_length_per_layer_input: unsupported in gemma4");
+                    "per_layer_token_embd.weight: missing");
+    expect_bad_gguf(G "feed_forward_length", 0, G "feed_forward_length: unsupported: 0 in layer 0");
     expect_bad_gguf(G "attention.key_length", WIDE + 1, G "attention.key_length: 129 is odd");
     expect_bad_gguf(G "attention.key_length", 1024, G "attention.key_length: out of range");
     expect_bad_gguf(G "attention.value_length", 64, G "attention.value_length: unsupported: 64");
@@ -435,6 +431,157 @@ static void test_gguf_refused(void **state)
     expect_bad("blk.0.inp_gate.weight: unsupported: gemma4 models have no such tensor");
 }
 
+/* Both layers are wide; layer 1 uses the keys of layer 0, and has an MLP twice as wide. Names are
+ * those of a GGUF file (1), or of safetensors. */
+static void lend(int gguf, const char *start)
+{
+    static const char *const names[][2] = {
+        {"self_attn.q_proj.weight", "attn_q.weight"},
+        {"self_attn.k_proj.weight", "attn_k.weight"},
+        {"self_attn.v_proj.weight", "attn_v.weight"},
+        {"self_attn.o_proj.weight", "attn_output.weight"},
+        {"self_attn.q_norm.weight", "attn_q_norm.weight"},
+        {"self_attn.k_norm.weight", "attn_k_norm.weight"},
+        {"mlp.gate_proj.weight", "ffn_gate.weight"},
+        {"mlp.up_proj.weight", "ffn_up.weight"},
+        {"mlp.down_proj.weight", "ffn_down.weight"},
+        {"per_layer_input_gate.weight", "inp_gate.weight"},
+        {"per_layer_projection.weight", "proj.weight"},
+        {"post_per_layer_input_norm.weight", "post_norm.weight"}};
+    static const int dims[][2] = {{WIDE_Q, DIM},
+                                  {WIDE_KV * WIDE, DIM},
+                                  {0},
+                                  {DIM, WIDE_Q},
+                                  {WIDE, 0},
+                                  {WIDE, 0},
+                                  {2 * FFN, DIM},
+                                  {2 * FFN, DIM},
+                                  {DIM, 2 * FFN},
+                                  {INPUT, DIM},
+                                  {DIM, INPUT},
+                                  {DIM, 0}};
+    for (int i = 0; i < 12; i++)
+        for (int layer = 0; layer < N_LAYERS; layer++) {
+            const char *digit = layer ? "1" : "0", *name = names[i][gguf];
+            const int kv = i == 1 || i == 2 || i == 5, mlp = i >= 6 && i < 9;
+            char full[100];
+            snprintf(full, sizeof full, "%s%s.%s", start, digit, name);
+            if (source_find(&source, full) && !(mlp && layer == 0))
+                drop(full);
+            if (i != 2 && !(kv && layer == 1) && !(mlp && layer == 0))
+                add_at(start, digit, name, dims[i][0], dims[i][1]);
+        }
+}
+
+static void start_lent(void)
+{
+    start_text();
+    lend(0, "model.layers.");
+    add("model.embed_tokens_per_layer.weight", 2, VOCAB, N_LAYERS * INPUT);
+    add("model.per_layer_model_projection.weight", 2, N_LAYERS * INPUT, DIM);
+    add("model.per_layer_projection_norm.weight", 1, INPUT, 0);
+    set_int("hidden_size_per_layer_input", INPUT);
+    set_int("vocab_size_per_layer_input", VOCAB);
+    set_int("num_kv_shared_layers", 1);
+    set_flag("use_double_wide_mlp", 1);
+    fake.types[0] = "full_attention";
+}
+
+static void expect_lent(void)
+{
+    const struct shape *s = &model.shape;
+    expect_good();
+    assert_true(s->kv_own_layers == 1 && s->late_ffn_dim == 2 * FFN && s->layer_input == INPUT);
+    assert_true(shape_lends_kv(s, 0) && !shape_borrows_kv(s, 0) && shape_borrows_kv(s, 1));
+    assert_true(role_in_layer(s, ROLE_K, 0) && !role_in_layer(s, ROLE_K, 1));
+    assert_int_equal(shape_part(s, PART_INPUTS), N_LAYERS * INPUT);
+    assert_int_equal(shape_part(s, PART_K), 0); // no layer has a window
+    assert_int_equal(shape_before_part(s, N_PARTS), DIM + N_LAYERS * INPUT + 2 * WIDE_KV * WIDE);
+}
+
+static void test_lent(void **state)
+{
+    (void)state;
+    start_lent();
+    expect_lent();
+    add_one("1", "self_attn.k_proj.weight", 1, 1); // as transformers, of no use
+    add_one("1", "self_attn.v_proj.weight", 1, 1);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_lent();
+    add_one("1", "self_attn.more.weight", 1, 1);
+    source.n_tensors = fake.n_tensors;
+    expect_bad("layers.1.self_attn.more.weight: unsupported");
+    start_text();
+    set_null("hidden_size_per_layer_input");
+    expect_good();
+    assert_int_equal(model.shape.layer_input, 0);
+}
+
+static void expect_bad_lent(const char *key, int number, const char *what)
+{
+    start_lent();
+    set_int(key, number);
+    expect_bad(what);
+}
+
+static void test_lent_refused(void **state)
+{
+    (void)state;
+    expect_bad_lent("num_kv_shared_layers", 2, "num_kv_shared_layers: out of range");
+    expect_bad_lent("num_kv_shared_layers", -1, "num_kv_shared_layers: out of range");
+    expect_bad_lent("vocab_size_per_layer_input", VOCAB - 1,
+                    "vocab_size_per_layer_input: unsupported: 999, not 1000");
+    expect_bad_lent("hidden_size_per_layer_input", 2 * INPUT,
+                    "embed_tokens_per_layer.weight: expected [1000, 128]");
+    expect_bad_lent("hidden_size_per_layer_input", SHAPE_DIM_MAX, "layer_input: out of range");
+    expect_bad_lent("intermediate_size", SHAPE_DIM_MAX, "intermediate_size: out of range");
+    start_lent();
+    unset("hidden_size_per_layer_input"); // means 256
+    expect_bad("embed_tokens_per_layer.weight: expected [1000, 512]");
+    start_lent();
+    set_flag("use_double_wide_mlp", 0);
+    expect_bad("layers.1.mlp.gate_proj.weight: expected [640, 512]");
+    start_lent();
+    fake.types[0] = "sliding_attention";
+    expect_bad("num_kv_shared_layers: no earlier layer is of the kind of layer 1");
+    start_lent();
+    drop("model.per_layer_projection_norm.weight");
+    expect_bad("per_layer_projection_norm.weight: missing");
+    start_lent();
+    drop("model.layers.1.per_layer_projection.weight");
+    expect_bad("layers.1.per_layer_projection.weight: missing");
+    start_lent();
+    drop("model.layers.0.self_attn.k_proj.weight");
+    expect_bad("layers.0.self_attn.k_proj.weight: missing");
+}
+
+static void test_gguf_lent(void **state)
+{
+    (void)state;
+    start_gguf();
+    lend(1, "blk.");
+    add("per_layer_token_embd.weight", 2, VOCAB, N_LAYERS * INPUT);
+    add("per_layer_model_proj.weight", 2, N_LAYERS * INPUT, DIM);
+    add("per_layer_proj_norm.weight", 1, INPUT, 0);
+    set_int(G "embedding_length_per_layer_input", INPUT);
+    set_int(G "attention.shared_kv_layers", 1);
+    unset(G "feed_forward_length");
+    set_int(G "attention.head_count_kv", WIDE_KV);
+    fake.ints[0] = 0;
+    fake.more_key = G "feed_forward_length";
+    fake.more_ints[0] = FFN;
+    fake.more_ints[1] = 2 * FFN;
+    expect_lent();
+    fake.more_ints[0] = 2 * FFN;
+    expect_bad("blk.0.ffn_gate.weight: expected [1280, 512]");
+    set_int(G "attention.shared_kv_layers", 0);
+    fake.more_ints[0] = FFN;
+    expect_bad(G "feed_forward_length: unsupported: 1280 in layer 1");
+    fake.n_more_ints = 3;
+    expect_bad(G "feed_forward_length: has 3 entries, expected 2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -442,7 +589,8 @@ int main(void)
         cmocka_unit_test(test_values),       cmocka_unit_test(test_experts),
         cmocka_unit_test(test_missing),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_gguf),         cmocka_unit_test(test_gguf_experts),
-        cmocka_unit_test(test_gguf_refused),
+        cmocka_unit_test(test_gguf_refused), cmocka_unit_test(test_lent),
+        cmocka_unit_test(test_lent_refused), cmocka_unit_test(test_gguf_lent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,7 @@ class Family:
         act = c.get("hidden_activation") or c.get("hidden_act") or c.get("activation_function", "gelu_new")
         self.act = ACTS.get("gelu_new" if self.kind == "gemma" else act)  # xIELU has numbers of each layer
         self.plus = 1.0 if self.kind.startswith("gemma") and self.kind != GEMMA4 else 0.0
+        self.lent = {}  # K and V of the tokens at hand, by kind of layer
         self.route_gap = math.inf  # the least lead of a chosen expert over the rest, of all tokens so far
         if self.kind in LATENT:
             self.kv_heads, self.head_dim = 1, c["qk_rope_head_dim"] + c["kv_lora_rank"]
@@ -228,9 +229,18 @@ class Family:
 
     def embed(self, ids, pos):
         x = self.w[self.embedding + ".weight"][ids]
+        if self.c.get("hidden_size_per_layer_input"):
+            self.inputs = self.layer_inputs(ids, x * math.sqrt(self.dim))
         if self.kind == "gpt2":
             x = x + self.w["transformer.wpe.weight"][np.asarray(pos)]
         return x * (math.sqrt(self.dim) if self.kind.startswith("gemma") else self.c.get("embedding_multiplier", 1))
+
+    def layer_inputs(self, ids, x):
+        """Of gemma4's small models, [token, layer, number]: a row of the token, and what a matrix makes of its embedding."""
+        at, size = self.embedding.removesuffix("embed_tokens"), self.c["hidden_size_per_layer_input"]
+        own = self.w[at + "embed_tokens_per_layer.weight"][ids].reshape(len(x), -1, size) * math.sqrt(size)
+        made = (self.linear(at + "per_layer_model_projection", x) / math.sqrt(self.dim)).reshape(own.shape)
+        return (own + self.norm(at + "per_layer_projection_norm", made)) / math.sqrt(2)
 
     # ---- a layer
 
@@ -307,9 +317,15 @@ class Family:
         p = self.p.format(layer)
         self.set_heads(layer)
         x = h if self.kind in OF_BRANCHES else self.norm(p + self.norm1, h)
+        if layer >= self.layers - self.c.get("num_kv_shared_layers", 0):  # K and V are those of the last layer of its kind with its own
+            q = self.qk_norms(p, self.linear(p + "self_attn.q_proj", x).reshape(len(x), -1, self.head_dim), "q")
+            return self.rotate(q, pos, layer, n_tokens), *self.lent[self.is_local(layer)]
         q, k, v = self.projections(p, x)
         q, k = self.qk_norms(p, q, "q"), self.qk_norms(p, k, "k")
-        return self.grown(self.rotate(q, pos, layer, n_tokens), pos), self.rotate(k, pos, layer, n_tokens), v
+        k = self.rotate(k, pos, layer, n_tokens)
+        if self.kind == GEMMA4:
+            self.lent[self.is_local(layer)] = k, v
+        return self.grown(self.rotate(q, pos, layer, n_tokens), pos), k, v
 
     def clamped(self, x):
         """Gates and ups of gpt_oss, which stand in turn."""
@@ -425,7 +441,11 @@ class Family:
             x = self.gated(p + "mlp.", self.norm(p + "pre_feedforward_layernorm", h))
             if self.c.get("enable_moe_block"):
                 x = self.norm(p + "post_feedforward_layernorm_1", x) + self.beside(p, h)
-            return (h + self.norm(p + "post_feedforward_layernorm", x)) * self.w[p + "layer_scalar"]
+            h = h + self.norm(p + "post_feedforward_layernorm", x)
+            if self.c.get("hidden_size_per_layer_input"):
+                x = self.act(self.linear(p + "per_layer_input_gate", h)) * self.inputs[:, layer]
+                h = h + self.norm(p + "post_per_layer_input_norm", self.linear(p + "per_layer_projection", x))
+            return h * self.w[p + "layer_scalar"]
         if kind in ("gemma2", "gemma3_text"):
             h = h + self.norm(p + "post_attention_layernorm", a)
             x = self.mlp(p, self.norm(p + "pre_feedforward_layernorm", h))

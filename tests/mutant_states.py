@@ -35,7 +35,7 @@ fault("states: MLPs of a GGUF file may differ in width", NEMOTRON, "        if (
 fault("states: experts of a GGUF file may be latent", "engine/model/families/family.c", '{".moe_latent_size", 0, ""}', '{".moe_latent_size", 0, "nemotron_h"}', "family_hybrid_test")
 fault("states: heads in tiled order are taken as side by side", "kernels/state.h", "a->tiled ? h % a->k_heads", "0 ? h % a->k_heads", "state_test")
 fault("states: tiles are as wide as a head of k has heads of v", "kernels/state.h", "h % a->k_heads", "h % (a->v_heads / a->k_heads)", "state_test")
-fault("states: packs do not say the order of heads", "engine/model/pack.c", "    X(state_tiled)\n", "    X(expert_norms)\n", GOLDEN + "qwen3_5-text")
+fault("states: packs do not say the order of heads", "engine/model/pack.c", "    X(state_tiled) ", "    X(expert_norms) ", GOLDEN + "qwen3_5-text")
 fault("states: heads of qwen3_next's GGUF files are tiled", FAMILY, "shape->state_tiled = gguf && !next;", "shape->state_tiled = gguf;", GOLDEN + "qwen3_next-plain")
 fault("states: beta is the time step in GGUF files", FAMILY, '[ROLE_STATE_BETA] = "ssm_beta.weight", [ROLE_STATE_DT] = "ssm_alpha.weight"', '[ROLE_STATE_BETA] = "ssm_alpha.weight", [ROLE_STATE_DT] = "ssm_beta.weight"', GOLDEN + "qwen3_5_moe-text")
 fault("states: defaults stand in for sizes that GGUF files lack", STATE, "    shape->state_taps = 0;\n    TRY(read_sizes(s, name", "    TRY(read_sizes(s, name", "family_states_test")

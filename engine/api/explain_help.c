@@ -253,7 +253,7 @@ enum err explain_find_helps(struct explain *e, struct run *r)
         TRY(more_memory(&l, &ram));
         if (r->decision.plan.device) {
             TRY(more_memory(&l, &device));
-            if (r->model->shape.state == STATE_NONE)
+            if (shape_attends_apart(&r->model->shape))
                 TRY(attend_elsewhere(&l));
         }
         TRY(faster_disk(&l));

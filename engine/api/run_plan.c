@@ -50,11 +50,12 @@ static enum err read_wish(const struct config *c, const struct run *r, struct pl
     *wish = plan_wish_any();
     wish->device = r->plans_device;
     wish->attn_cpu = r->plans_device && c->attn == ATTN_CPU;
-    if (wish->attn_cpu && r->model->shape.state != STATE_NONE)
-        return fail(ERR_USAGE,
-                    "--attn cpu: %s models keep a state of each row, which stays beside "
-                    "the other ops (--attn device)",
-                    r->model->shape.family);
+    if (wish->attn_cpu && !shape_attends_apart(&r->model->shape))
+        return fail(ERR_USAGE, "--attn cpu: %s models %s beside the other ops (--attn device)",
+                    r->model->shape.family,
+                    r->model->shape.state != STATE_NONE
+                        ? "keep a state of each row, which stays"
+                        : "share keys and values between layers, which stay");
     wish->batch = (int)min_i64(c->batch, INT32_MAX);
     wish->batches = (int)min_i64(c->batches, INT32_MAX);
     wish->decoded = (int)min_i64(c->decoded, PLAN_LAYERS_MAX);

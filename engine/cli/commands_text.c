@@ -10,7 +10,7 @@
 #include "engine/model/dummy.h"
 #include "engine/model/families/family.h"
 
-#define VARIANTS_MAX  26
+#define VARIANTS_MAX  28
 #define VARIANT_BYTES 100
 
 /* Says how the experts of a token are chosen and weighed. */
@@ -44,16 +44,6 @@ static void put_state(char *out, const struct shape *s)
                  "%s (%d, %d heads, %d x %d) instead of attention in %d of %d layers",
                  s->state == STATE_MAMBA ? "Mamba-2" : "gated delta net", s->state_k_heads,
                  s->state_v_heads, s->state_k_dim, s->state_v_dim, n, s->n_layers);
-}
-
-static void put_wide(char *out, const struct shape *s)
-{
-    int n = 0;
-    for (int i = 0; i < s->n_layers; i++)
-        n += s->layer_wide[i];
-    snprintf(out, VARIANT_BYTES, "%d KV heads of %d in %d of %d layers%s", s->wide_kv_heads,
-             s->wide_head_dim, n, s->n_layers,
-             s->tied_kv ? ", their values the keys before norm and RoPE" : "");
 }
 
 static void put_windows(char *out, const struct shape *s, int windows)
@@ -96,6 +86,27 @@ static int put_experts(char out[VARIANTS_MAX][VARIANT_BYTES], int n, const struc
     if (s->expert_norms)
         snprintf(out[n++], VARIANT_BYTES,
                  "norms of router, experts and the expert for every token");
+    return n;
+}
+
+/* Appends what differs in layers with heads of two sizes; returns the new count. */
+static int put_wide(char out[VARIANTS_MAX][VARIANT_BYTES], int n, const struct shape *s)
+{
+    int wide = 0;
+    for (int i = 0; i < s->n_layers; i++)
+        wide += s->layer_wide[i];
+    if (wide > 0)
+        snprintf(out[n++], VARIANT_BYTES, "%d KV heads of %d in %d of %d layers%s",
+                 s->wide_kv_heads, s->wide_head_dim, wide, s->n_layers,
+                 s->tied_kv ? ", their values the keys before norm and RoPE" : "");
+    if (s->value_norm)
+        snprintf(out[n++], VARIANT_BYTES, "a norm of values without weights");
+    if (s->kv_own_layers > 0)
+        snprintf(out[n++], VARIANT_BYTES,
+                 "keys and values of earlier layers, and an MLP of %d, in %d of %d layers",
+                 s->late_ffn_dim, s->n_layers - s->kv_own_layers, s->n_layers);
+    if (s->layer_input > 0)
+        snprintf(out[n++], VARIANT_BYTES, "an input of %d numbers of each layer", s->layer_input);
     return n;
 }
 
@@ -142,10 +153,7 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     put_positions(out[n++], s, turned);
     if (s->latent_key > 0)
         put_latent(out[n++], s);
-    if (s->wide_head_dim > 0)
-        put_wide(out[n++], s);
-    if (s->value_norm)
-        snprintf(out[n++], VARIANT_BYTES, "a norm of values without weights");
+    n = put_wide(out, n, s);
     if (s->rope_long > 0)
         snprintf(out[n++], VARIANT_BYTES, "RoPE of rows of more than %d tokens by another table",
                  s->rope_long);

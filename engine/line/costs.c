@@ -45,7 +45,7 @@ static int64_t mlp_numbers(const struct shape *s, int layer)
     if (s->layer_bare[layer])
         return 0;
     if (!shape_has_experts(s, layer))
-        return matrices * s->dim * (s->n_experts > 0 ? s->dense_dim : s->ffn_dim);
+        return matrices * s->dim * (s->n_experts > 0 ? s->dense_dim : shape_ffn_dim(s, layer));
     return s->dim * (matrices * ((int64_t)s->n_experts_used * s->ffn_dim + s->shared_dim) +
                      s->n_experts + s->shared_gate);
 }
@@ -68,7 +68,8 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
         if (layer > 0 || model_must_decode(l, device, compute))
             w->tile_bytes[layer] = tile_bytes(l, device, compute);
     }
-    w->flops_per_token = 2 * (int64_t)s->vocab * s->embed_dim;
+    w->flops_per_token =
+        2 * ((int64_t)s->vocab * s->embed_dim + shape_part(s, PART_INPUTS) * s->dim);
     const int64_t state = s->dim * (shape_state_qkv(s) + 2 * (int64_t)shape_state_v(s)) +
                           4 * (int64_t)shape_state_v(s) * s->state_k_dim;
     for (int layer = 0; layer < s->n_layers; layer++) {
@@ -76,8 +77,7 @@ void engine_weights_info(const struct model *model, struct device *device, enum 
         w->flops_per_token +=
             2 * ((s->layer_state[layer] ? state : attention) + mlp_numbers(s, layer));
     }
-    const struct model_tensor *t = &model->layers[0].tensors[ROLE_EMBED];
-    w->embed_row_bytes = model->layers[0].n_bytes > 0 ? dtype_row_bytes(t->dtype, t->k) : 0;
+    w->embed_row_bytes = model->layers[0].n_bytes > 0 ? model_record_bytes(&model->layers[0]) : 0;
     w->embed_rest_bytes = model->layers[0].n_bytes - gather_rest_offset(model);
 }
 
@@ -118,7 +118,7 @@ static int numbers_of_mlps(const struct shape *s, const struct model_layer *l)
 {
     if (model_has(l, ROLE_DENSE_UP))
         return s->dense_dim;
-    return shape_mlps_used(s) * s->ffn_dim + s->shared_dim;
+    return l->tensors[ROLE_UP].n / shape_mlps(s) * shape_mlps_used(s) + s->shared_dim;
 }
 
 void engine_model_ops(const struct model *model, enum compute compute, enum kv_format kv_format,
@@ -127,13 +127,13 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
     static const struct {
         enum tensor_role role;
         int joins; // 1: same op as the call before, as in layer_decode.c
-    } calls[] = {{ROLE_STATE_Q, 0},     {ROLE_STATE_K, 1},   {ROLE_STATE_V, 1},
-                 {ROLE_STATE_Z, 0},     {ROLE_STATE_O, 0},   {ROLE_Q_A, 0},
-                 {ROLE_Q, 0},           {ROLE_K, 1},         {ROLE_V, 1},
-                 {ROLE_LATENT_K, 0},    {ROLE_LATENT_V, 0},  {ROLE_O, 0},
-                 {ROLE_GATE, 0},        {ROLE_UP, 1},        {ROLE_DOWN, 0},
-                 {ROLE_DENSE_GATE, 0},  {ROLE_DENSE_UP, 1},  {ROLE_DENSE_DOWN, 0},
-                 {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1}, {ROLE_SHARED_DOWN, 0}};
+    } calls[] = {
+        {ROLE_STATE_Q, 0},     {ROLE_STATE_K, 1},    {ROLE_STATE_V, 1},     {ROLE_STATE_Z, 0},
+        {ROLE_STATE_O, 0},     {ROLE_Q_A, 0},        {ROLE_Q, 0},           {ROLE_K, 1},
+        {ROLE_V, 1},           {ROLE_LATENT_K, 0},   {ROLE_LATENT_V, 0},    {ROLE_O, 0},
+        {ROLE_GATE, 0},        {ROLE_UP, 1},         {ROLE_DOWN, 0},        {ROLE_DENSE_GATE, 0},
+        {ROLE_DENSE_UP, 1},    {ROLE_DENSE_DOWN, 0}, {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1},
+        {ROLE_SHARED_DOWN, 0}, {ROLE_INPUT_GATE, 0}, {ROLE_INPUT_OUT, 0}};
     const struct model_layer *l = mean_layer(model);
     const struct model_tensor *head = &model->layers[model->shape.n_layers + 1].tensors[ROLE_HEAD];
     const struct shape *s = &model->shape;

@@ -35,9 +35,9 @@ int64_t gather_rest_offset(const struct model *model)
 {
     const struct model_layer *l = &model->layers[0];
     const struct model_tensor *t = &l->tensors[ROLE_EMBED];
-    if (!model_has(l, ROLE_POS) && !model_has(l, ROLE_PROJ_IN))
+    if (!model_has(l, ROLE_POS) && !model_has(l, ROLE_PROJ_IN) && !model_has(l, ROLE_INPUTS_PROJ))
         return l->n_bytes;
-    return (t->offset + dtype_row_bytes(t->dtype, t->k) * t->n) / PIECE_BYTES * PIECE_BYTES;
+    return (t->offset + model_record_bytes(l) * t->n) / PIECE_BYTES * PIECE_BYTES;
 }
 
 enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
@@ -88,19 +88,25 @@ static int64_t window_row(const struct gather *g, int32_t token, const uint8_t *
     return window + offset % BLOCK_BYTES - g->base;
 }
 
-/* x [n, k] = the rows at `rows` + offsets[0..n), decoded. */
-static void decode_rows(struct gather *g, const struct model_tensor *t, const uint8_t *rows,
-                        const int64_t *offsets, int n, float *x)
+/* Rows [first, first + n) of `to` = those of the records at `rows` + offsets[0..n), decoded. */
+static void decode_rows(struct gather *g, const uint8_t *rows, const int64_t *offsets, int first,
+                        int n, const struct gathered *to)
 {
+    static const enum tensor_role roles[] = {ROLE_EMBED, ROLE_INPUTS_EMBED};
+    const struct model_layer *l = &g->model->layers[0];
+    float *const out[] = {to->embed, to->inputs};
     tables_send(g->tables, g->ops);
-    struct gather_args args = {.dtype = t->dtype,
-                               .k = t->k,
-                               .rows = rows,
-                               .offsets = tables_seen(g->tables, offsets),
-                               .x = x,
-                               .x_stride = t->k,
-                               .n = n};
-    ops_run_gather(g->ops, &args);
+    for (int r = 0; r < 2 && model_has(l, roles[r]); r++) {
+        const struct model_tensor *t = &l->tensors[roles[r]];
+        struct gather_args args = {.dtype = t->dtype,
+                                   .k = t->k,
+                                   .rows = rows + model_record_at(l, roles[r]),
+                                   .offsets = tables_seen(g->tables, offsets),
+                                   .x = out[r] + (int64_t)first * t->k,
+                                   .x_stride = t->k,
+                                   .n = n};
+        ops_run_gather(g->ops, &args);
+    }
 }
 
 static void submit_set(struct gather *g, struct gather_set *s, int n, int64_t due, int batch)
@@ -193,9 +199,8 @@ static struct chunk chunk_issue(struct gather *g, const struct batch *batch, int
 
 /* Decodes a chunk whose reads are done. */
 static void chunk_decode(struct gather *g, const struct batch *batch, const struct chunk *c,
-                         float *x)
+                         const struct gathered *to)
 {
-    const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
     const uint8_t *ahead = g->ahead[batch->index].windows,
                   *window = c->set ? c->set->windows : NULL;
     int span = 0;
@@ -208,23 +213,24 @@ static void chunk_decode(struct gather *g, const struct batch *batch, const stru
             offsets[j] = window_row(g, a.token, came ? ahead + a.ahead * g->window_bytes : window);
             window += came ? 0 : g->window_bytes;
         }
-        decode_rows(g, t, g->base, offsets, n, x + (int64_t)i * t->k);
+        decode_rows(g, g->base, offsets, i, n, to);
     }
 }
 
-enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, float *x)
+enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step,
+                       const struct gathered *to)
 {
     if (!g->ahead) {
-        const struct model_tensor *t = &g->model->layers[0].tensors[ROLE_EMBED];
-        int dim = t->k, span = 0;
-        const uint8_t *rows = g->home->weights[0].resident + t->offset;
-        int64_t row_bytes = dtype_row_bytes(t->dtype, dim);
+        const struct model_layer *l = &g->model->layers[0];
+        const uint8_t *rows = g->home->weights[0].resident + l->tensors[ROLE_EMBED].offset;
+        const int64_t record_bytes = model_record_bytes(l);
+        int span = 0;
         for (int i = 0, n = 0; i < batch->n_tokens; i += n) {
             n = (int)min_i64(g->rows_cap, batch->n_tokens - i);
             int64_t *offsets = tables_take(g->tables, n * (int64_t)sizeof *offsets);
             for (int j = 0; j < n; j++)
-                offsets[j] = token_find(g, batch, &span, i + j).token * row_bytes;
-            decode_rows(g, t, rows, offsets, n, x + (int64_t)i * dim);
+                offsets[j] = token_find(g, batch, &span, i + j).token * record_bytes;
+            decode_rows(g, rows, offsets, i, n, to);
         }
         return OK;
     }
@@ -235,7 +241,7 @@ enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, floa
         struct chunk next = chunk_issue(g, batch, c.last, step);
         if (c.set)
             TRY(mover_wait(g->home->mover, &c.set->ticket));
-        chunk_decode(g, batch, &c, x);
+        chunk_decode(g, batch, &c, to);
         c = next;
     }
     return OK;

@@ -44,8 +44,14 @@ enum err gather_open(struct gather *g, struct home *home, const struct ops *ops,
 
 /* Prefetches the embedding rows of the next tokens of the batch's live rows. */
 enum err gather_ahead(struct gather *g, struct batch *batch, int64_t due);
-/* x[i] = embedding row of the batch's i-th token of this pass, f32 [n_tokens, embed_dim]. */
-enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step, float *x);
+/* Where rows of the batch's tokens go, f32 [n_tokens, numbers of a row]: those of ROLE_EMBED, and,
+ * if the model has it, of ROLE_INPUTS_EMBED. */
+struct gathered {
+    float *embed, *inputs;
+};
+/* Decodes the rows of the batch's tokens of this pass. */
+enum err gather_tokens(struct gather *g, struct batch *batch, int64_t step,
+                       const struct gathered *to);
 /* Base pointer for model_weight / model_vector of the embedding's tensors other than its rows;
  * NULL: there are none. */
 const uint8_t *gather_base(const struct gather *g);

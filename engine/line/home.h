@@ -94,7 +94,7 @@ struct home {
     uint64_t run_number;   // tells pages of this run from those of an earlier run
     int64_t kv_offset[N_TIERS], hidden_offset[N_TIERS]; // first byte of the homes on a tier
 
-    uint8_t *hidden;             // hidden states near the compute: [pass_tokens][dim] f32
+    uint8_t *hidden;             // hidden states near the compute, of pass_tokens
     struct frames hidden_frames; // hidden states that move: [plan.hidden_frames], step_tokens each
     struct last_write *hidden_last; // [batches]
     uint32_t *hidden_crc;           // [batches][hidden_units] of the last write
@@ -171,17 +171,17 @@ int64_t home_kv_page_bytes(const struct home *h, int layer);
  * KV is near the compute, including these pages. */
 uint8_t *home_kv_tails(struct home *h, int layer, int batch);
 
-/* Hidden states of a batch, [n_tokens, dim] f32. Near the compute: at `first_token` of the pass.
- * Else in the frame of the step (a new frame if nothing was fetched). */
-enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens);
+/* Hidden states of a batch: f32, all parts of shape_part(), or after the last decoder layer
+ * [positions, dim]; `numbers`: how many. Near the compute: at `first_token` of the pass. Else in
+ * the frame of the step (a new frame if nothing was fetched). */
+enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t numbers);
 enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x);
 /* 1: the hidden states of the batch move between home and frame, and a read can fail. */
 int home_hidden_moves(const struct home *h, int batch);
-/* After get, if they move: OK, or why the states of this token of the batch are unreadable; they
- * are zeros then. */
-enum err home_hidden_token(const struct home *h, int64_t step, int64_t token);
+/* After get, if they move: OK, or why these n numbers are unreadable; they are zeros then. */
+enum err home_hidden_came(const struct home *h, int64_t step, int64_t first, int64_t n);
 /* Releases the step's frame; write = 1: the step changed the states, write them to their home. */
-enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write);
+enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t numbers, int write);
 
 /* Waits for all tickets in flight and ignores their errors: their steps will not run. */
 void home_drain(struct home *h);

@@ -18,8 +18,8 @@ static int64_t piece_end(const struct model_layer *l, int64_t piece)
 /* 1: the piece contains experts only. */
 static int is_experts(const struct model_layer *l, int64_t piece)
 {
-    const uint64_t of_experts = ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_UP) | ROLE_BIT(ROLE_DOWN);
-    uint64_t held = 0;
+    const role_set of_experts = ROLE_BIT(ROLE_GATE) | ROLE_BIT(ROLE_UP) | ROLE_BIT(ROLE_DOWN);
+    role_set held = 0;
     for (int role = 0; role < N_ROLES; role++) {
         const struct model_tensor *t = &l->tensors[role];
         if (t->n > 0 && piece_end(l, piece) > t->offset &&

@@ -11,10 +11,10 @@ int home_hidden_moves(const struct home *h, int batch)
     return home_of(h, batch).tier != plan_near(h->plan);
 }
 
-/* Cuts the states of n_tokens into segments; a bad segment costs only the rows in it. */
-static int segments_of(const struct home *h, struct frame *f, int batch, int64_t n_tokens)
+/* Cuts the states into segments; a bad segment costs only the rows in it. */
+static int segments_of(const struct home *h, struct frame *f, int batch, int64_t numbers)
 {
-    int64_t n_bytes = round_up(n_tokens * h->model->shape.dim * 4, 4096);
+    int64_t n_bytes = round_up(numbers * 4, 4096);
     uint64_t identity[3] = {h->run_number, (uint64_t)batch, h->hidden_generation[batch]};
     uint32_t seed = crc32c(0, identity, sizeof identity);
     struct plan_home home = home_of(h, batch);
@@ -40,13 +40,13 @@ static struct frame_use use_of(struct home *h, int64_t step, int batch)
                               .last = &h->hidden_last[batch]};
 }
 
-enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_tokens)
+enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t numbers)
 {
-    if (!home_hidden_moves(h, batch) || n_tokens == 0)
+    if (!home_hidden_moves(h, batch) || numbers == 0)
         return OK;
     struct frame *f;
     TRY(frames_take(&h->hidden_frames, step, &f));
-    int n = segments_of(h, f, batch, n_tokens);
+    int n = segments_of(h, f, batch, numbers);
     frames_fetch(&h->hidden_frames, f, n, use_of(h, step, batch));
     return OK;
 }
@@ -54,7 +54,8 @@ enum err home_hidden_fetch(struct home *h, int64_t step, int batch, int64_t n_to
 enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_token, float **x)
 {
     if (!home_hidden_moves(h, batch)) {
-        *x = (float *)(void *)h->hidden + first_token * h->model->shape.dim;
+        *x =
+            (float *)(void *)h->hidden + first_token * shape_before_part(&h->model->shape, N_PARTS);
         return OK;
     }
     struct frame *f = frames_of(&h->hidden_frames, step);
@@ -69,28 +70,27 @@ enum err home_hidden_get(struct home *h, int64_t step, int batch, int64_t first_
     return OK;
 }
 
-enum err home_hidden_token(const struct home *h, int64_t step, int64_t token)
+enum err home_hidden_came(const struct home *h, int64_t step, int64_t first, int64_t n)
 {
     const struct frame *f = frames_of(&h->hidden_frames, step);
     if (!f || !f->bad)
         return OK;
-    int64_t size = (int64_t)h->model->shape.dim * 4;
     enum err err = OK;
-    for (int64_t i = token * size / PIECE_BYTES; i * PIECE_BYTES < (token + 1) * size; i++)
+    for (int64_t i = first * 4 / PIECE_BYTES; i * PIECE_BYTES < (first + n) * 4; i++)
         err = err == OK ? f->segments[i].err : err;
     return err;
 }
 
-enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t n_tokens, int write)
+enum err home_hidden_put(struct home *h, int64_t step, int batch, int64_t numbers, int write)
 {
     struct frame *f = home_hidden_moves(h, batch) ? frames_of(&h->hidden_frames, step) : NULL;
     if (!f)
         return OK;
     TRY(frames_ready(&h->hidden_frames, f));
     int n = 0;
-    if (write && n_tokens > 0) {
+    if (write && numbers > 0) {
         h->hidden_generation[batch]++;
-        n = segments_of(h, f, batch, n_tokens);
+        n = segments_of(h, f, batch, numbers);
     }
     frames_store(&h->hidden_frames, f, n, use_of(h, step, batch));
     return OK;

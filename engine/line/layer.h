@@ -62,6 +62,8 @@ struct layer_work {
     layer_dump_fn dump; // NULL: none
     void *dump_ctx;
 
+    float *hidden;                                // of layer_decode(): all parts of shape_part()
+    int64_t tokens;                               // of its batch
     float *normed, *q, *attn, *k, *v, *gate, *up; // [tile_tokens][...]; in latent attention the
                                                   // values are k, and v is what queries are made of
     float *q_gate; // [tile_tokens][n_heads * head_dim], of models with query_gate
@@ -110,8 +112,8 @@ enum err layer_open(struct layer_work *w, struct event *done);
 /* The tables by which rows that attend apart rotate keys. */
 void layer_open_apart(struct layer_work *w);
 
-/* Line layer 0: hidden states of the batch's tokens from their embedding rows. l and weights:
- * project_in, for models whose rows are narrower than dim. */
+/* Line layer 0: hidden states of the batch's tokens, and the inputs of layers, from their embedding
+ * rows. l and weights: its matrices, for models that have some. */
 enum err layer_embed(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                      struct gather *g, struct batch *batch, int64_t step, float *hidden);
 /* The KV of (layer, batch) in this step. */
@@ -121,8 +123,8 @@ struct layer_kv {
     int64_t tail_stride;
 };
 
-/* Decoder layer `layer` (from 1): hidden in and out [n_tokens, dim]. Sets rows.dirty: the pages
- * that it wrote. */
+/* Decoder layer `layer` (from 1): hidden in and out, all parts of shape_part(). Sets rows.dirty:
+ * the pages that it wrote. */
 void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
                   const struct batch *batch, const uint8_t *weights, const struct layer_kv *kv,
                   float *hidden);

@@ -23,7 +23,8 @@ static struct slot_rope slot_rope(const struct layer_work *w, int layer)
                               .scale = s->ropes[table].scale};
 }
 
-/* Rotates q and k of n tokens of the tile, from `first`; pos [n]: rows of the rope tables. */
+/* Rotates q, and k of the layer's own, of n tokens of the tile, from `first`; pos [n]: rows of the
+ * rope tables. */
 static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos)
 {
     const struct shape *s = w->shape;
@@ -41,6 +42,8 @@ static void rope_rows(struct layer_work *w, int first, int n, const int32_t *pos
                              .rope_dim = shape_rope_dim(s, w->layer),
                              .x_stride = heads};
     ops_run_rope(&w->ops, &args);
+    if (shape_borrows_kv(s, w->layer))
+        return;
     args.x = w->k + first * kv;
     args.factors = NULL;
     args.n_heads = shape_kv_heads(s, w->layer);

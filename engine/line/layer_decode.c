@@ -62,6 +62,18 @@ const float *layer_branch_input(struct layer_work *w, const struct model_layer *
     return w->normed;
 }
 
+/* Keys and values that other layers use, or that this layer uses of another. */
+static void lend_kv(struct layer_work *w, const struct tile *t)
+{
+    const int wide = w->shape->layer_wide[w->layer], borrows = shape_borrows_kv(w->shape, w->layer);
+    const int64_t n_bytes = t->n * layer_kv_numbers(w) * (int64_t)sizeof(float);
+    float *lent[] = {layer_part(w, t, wide ? PART_WIDE_K : PART_K),
+                     layer_part(w, t, wide ? PART_WIDE_V : PART_V)};
+    float *own[] = {w->k, w->v};
+    for (int i = 0; i < 2; i++)
+        ops_copy(&w->ops, borrows ? own[i] : lent[i], borrows ? lent[i] : own[i], n_bytes);
+}
+
 /* The part of a layer before attention: x of the tile to w->q, w->k, w->v. */
 void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                  const struct tile *t, const struct cut *cuts, int layer, const float *x)
@@ -71,27 +83,30 @@ void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_
                                      {ROLE_K, ROLE_K_B, w->k, ACT_NONE, 0, 0},
                                      {ROLE_V, ROLE_V_B, w->v, ACT_NONE, 0, 0}};
     const struct projection gate = {ROLE_Q_GATE, N_ROLES, w->q_gate, ACT_NONE, 0, 0};
-    const int kv_heads = shape_kv_heads(s, layer);
+    const int kv_heads = shape_kv_heads(s, layer), own = !shape_borrows_kv(s, layer);
     const float *in = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, t->n);
     if (s->latent_key > 0)
         latent_before(w, l, weights, in, t->n);
     else
-        layer_project(w, l, weights, qkv, shape_has_values(s, layer) ? 3 : 2, in, t->n);
+        layer_project(w, l, weights, qkv, !own ? 1 : shape_has_values(s, layer) ? 3 : 2, in, t->n);
     if (s->query_gate)
         layer_project(w, l, weights, &gate, 1, in, t->n);
-    if (s->value_norm)
+    if (s->value_norm && own)
         value_norm(w, kv_heads, t->n);
-    if (s->qk_norm != QK_NORM_NONE) {
+    if (s->qk_norm != QK_NORM_NONE)
         qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, s->n_heads, t->n);
+    if (s->qk_norm != QK_NORM_NONE && own)
         qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, kv_heads, t->n);
-    }
     tile_rope(w, t, cuts, layer);
-    if (!layer_by_rank(w, layer) || s->latent_key > 0) { // else attention turns stored keys
+    const int turn = !layer_by_rank(w, layer) || s->latent_key > 0; // else attention turns keys
+    if (turn)
         layer_rotate(w, w->q, s->n_heads, t->n);
+    if (turn && own)
         layer_rotate(w, w->k, kv_heads, t->n);
-    }
-    if (s->latent_key == 0)
+    if (s->latent_key == 0 && own)
         layer_rotate(w, w->v, kv_heads, t->n);
+    if (!own || shape_lends_kv(s, layer))
+        lend_kv(w, t);
 }
 
 /* Attention's output times the logistic of the gate, which takes its place. */
@@ -137,6 +152,20 @@ static void after_parallel(struct layer_work *w, const struct model_layer *l,
     layer_project(w, l, weights, &out, 1, mixed(w, l, weights, t->n), t->n);
 }
 
+/* The layer's input, times factors made of x, through a matrix and a norm into x. */
+static void add_input(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                      const struct tile *t, float *x)
+{
+    const struct shape *s = w->shape;
+    const struct projection gate = {ROLE_INPUT_GATE, N_ROLES, w->gate, ACT_NONE, 0, 0};
+    const struct projection out = {ROLE_INPUT_OUT, N_ROLES, w->normed, ACT_NONE, 0, 0};
+    const float *input = layer_part(w, t, PART_INPUTS) + (int64_t)w->layer * s->layer_input;
+    layer_project(w, l, weights, &gate, 1, x, t->n);
+    layer_gate(w, input, shape_part(s, PART_INPUTS), s->layer_input, t->n);
+    layer_project(w, l, weights, &out, 1, w->gate, t->n);
+    layer_join(w, l, weights, ROLE_INPUT_POST_W, x, w->normed, t->n);
+}
+
 /* The part of a layer after attention: w->attn into x. */
 void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                 const struct tile *t, float *x)
@@ -160,6 +189,8 @@ void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t
     layer_ffn(w, l, weights, in, x, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM2_W, ROLE_NORM2_B, x, x, t->n);
+    if (s->layer_input > 0)
+        add_input(w, l, weights, t, x);
     const float scale = s->layer_scale[w->layer];
     if (scale != 0 && scale != 1)
         layer_mix(w, x, NULL, scale, 0, s->dim, t->n);
@@ -170,7 +201,7 @@ void layer_decode(struct layer_work *w, const struct model_layer *l, int layer,
                   float *hidden)
 {
     struct tile t = {0};
-    layer_begin(w, layer - 1);
+    layer_begin(w, layer - 1, batch, hidden);
     if (plan_has_state(w->plan, layer - 1)) {
         layer_state(w, l, batch, weights, kv, hidden);
         return;

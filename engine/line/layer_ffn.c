@@ -17,18 +17,17 @@ void layer_join(struct layer_work *w, const struct model_layer *l, const uint8_t
     layer_mix(w, x, branch, 1, s->branch_scale, s->dim, m);
 }
 
-/* w->gate = act(gate) * up, of m rows [n]; xIELU(gate) if that is the activation. */
-static void gate_tile(struct layer_work *w, int n, int m)
+void layer_gate(struct layer_work *w, const float *up, int64_t stride, int n, int m)
 {
     const struct shape *s = w->shape;
     const float *alpha = s->layer_alpha[w->layer];
     struct gate_mul_args args = {.gate = w->gate,
-                                 .up = s->act == ACT_XIELU ? NULL : w->up,
+                                 .up = s->act == ACT_XIELU ? NULL : up,
                                  .alpha = {alpha[0], alpha[1]},
                                  .m = m,
                                  .n = n,
                                  .gate_stride = n,
-                                 .up_stride = n,
+                                 .up_stride = stride,
                                  .act = s->act,
                                  .limit = s->act_limit};
     ops_run_gate_mul(&w->ops, &args);
@@ -86,7 +85,7 @@ static void mlp_tile(struct layer_work *w, const struct model_layer *l, const ui
     const int n = inner_projections(w, mlp, inner);
     layer_project(w, l, weights, inner, n, in, m);
     if (shape_act_apart(s))
-        gate_tile(w, mlp->n, m);
+        layer_gate(w, w->up, mlp->n, mlp->n, m);
     layer_project(w, l, weights, &down, 1, w->gate, m);
 }
 
@@ -142,7 +141,7 @@ static void experts_tile(struct layer_work *w, const struct model_layer *l, cons
         return; // the experts' weights are missing
     layer_project_experts(w, l, weights, inner, n_inner, norms ? w->normed : in, m, &route);
     if (shape_act_apart(s))
-        gate_tile(w, s->ffn_dim, pairs);
+        layer_gate(w, w->up, s->ffn_dim, s->ffn_dim, pairs);
     layer_project_experts(w, l, weights, &down, 1, NULL, m, &route);
     struct expert_sum_args sum = {.x = apart ? w->normed : x,
                                   .y = w->expert_out,
@@ -163,8 +162,13 @@ void layer_ffn(struct layer_work *w, const struct model_layer *l, const uint8_t 
                const float *in, float *x, int m)
 {
     const struct shape *s = w->shape;
-    const struct mlp plain = {ROLE_GATE, ROLE_GATE_B, ROLE_UP,   ROLE_UP_B,
-                              ROLE_DOWN, ROLE_DOWN_B, s->ffn_dim};
+    const struct mlp plain = {ROLE_GATE,
+                              ROLE_GATE_B,
+                              ROLE_UP,
+                              ROLE_UP_B,
+                              ROLE_DOWN,
+                              ROLE_DOWN_B,
+                              shape_ffn_dim(s, w->layer)};
     const struct mlp dense = {ROLE_DENSE_GATE, N_ROLES, ROLE_DENSE_UP, N_ROLES,
                               ROLE_DENSE_DOWN, N_ROLES, s->dense_dim};
     const struct mlp *mlp = model_has(l, ROLE_DENSE_UP) ? &dense : &plain;

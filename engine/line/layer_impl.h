@@ -33,6 +33,9 @@ int layer_is_apart(const struct shape *s);
 /* Adds such a branch to x, after its norm or factor. */
 void layer_join(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                 enum tensor_role post, float *x, float *branch, int m);
+/* w->gate = act(w->gate) * up, of m rows [n], those of up `stride` numbers apart; xIELU(w->gate) if
+ * that is the activation. */
+void layer_gate(struct layer_work *w, const float *up, int64_t stride, int n, int m);
 /* Adds the output of the MLP, or of the tokens' experts, to x; `in` may be w->normed. In models
  * with both kinds of layers, the layer's matrices tell which. */
 void layer_ffn(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
@@ -60,8 +63,15 @@ void layer_tell_spans(struct layer_work *w, const struct batch *b, tiles_fn next
 
 /* ---- the KV of rows in a layer (layer_spans.c) ---- */
 
-/* Sets the current decoder layer. */
-void layer_begin(struct layer_work *w, int layer);
+/* Sets the current decoder layer, and the hidden states of its batch (NULL: not read). */
+void layer_begin(struct layer_work *w, int layer, const struct batch *b, float *hidden);
+/* A part of what goes with the batch's tokens, from the tile's first token on. */
+static inline float *layer_part(const struct layer_work *w, const struct tile *t,
+                                enum hidden_part part)
+{
+    return w->hidden + w->tokens * shape_before_part(w->shape, part) +
+           t->first * shape_part(w->shape, part);
+}
 /* For the current layer: the row's slot limits, and its page slots after n more tokens. */
 struct evict_row layer_limits(const struct layer_work *w, const struct row *row);
 int layer_slots(const struct layer_work *w, const struct row *row, int n);

@@ -125,7 +125,7 @@ void layer_before(struct layer_work *w, const struct model_layer *l, int layer,
                   float *hidden, struct cross *cross, const struct exchange *x)
 {
     struct tile t = {0};
-    layer_begin(w, layer - 1);
+    layer_begin(w, layer - 1, batch, hidden);
     struct kv_rows home = w->rows;
     layer_set_kv(w, batch, kv, &home);
     int32_t *ids = layer_take_ids(w, 1);
@@ -179,7 +179,7 @@ void layer_attend(struct layer_work *w, int layer, const struct batch *batch,
                   const struct layer_kv *kv, const struct exchange *x)
 {
     struct tile t = {0};
-    layer_begin(w, layer - 1);
+    layer_begin(w, layer - 1, batch, NULL);
     const int64_t heads = layer_q_numbers(w), all = heads + shape_kv_numbers(w->shape, w->layer);
     layer_set_rows(w, batch, kv);
     mark_prompts(w, batch);
@@ -207,7 +207,7 @@ void layer_after(struct layer_work *w, const struct model_layer *l, int layer,
 {
     static const int kinds[] = {SPAN_FORCED, SPAN_PROMPT}; // the order in x->out
     struct tile t = {0};
-    layer_begin(w, layer - 1);
+    layer_begin(w, layer - 1, batch, hidden);
     const int64_t heads = layer_q_numbers(w), bytes = heads * x->bytes.out;
     while (tile_next(w, batch, &t, w->cuts)) {
         cross_in_begin(cross, x->out + t.first * bytes, t.n * bytes);

@@ -154,12 +154,14 @@ static void place_pages(struct layer_work *w, const struct batch *b, int r, int3
                  w->rows.layout.page_bytes);
 }
 
-/* Sets the current decoder layer. */
-void layer_begin(struct layer_work *w, int layer)
+/* Sets the current decoder layer, and the hidden states of its batch. */
+void layer_begin(struct layer_work *w, int layer, const struct batch *b, float *hidden)
 {
     struct evict_row limits = {0};
     const struct layer_layouts *of = &w->layouts[w->shape->layer_wide[layer]];
     w->layer = layer;
+    w->hidden = hidden;
+    w->tokens = b->n_tokens;
     w->rows.layout = of->pages;
     w->rows.ring = of->ring;
     w->prompt = of->prompt;

@@ -32,18 +32,19 @@ enum err stage_fetch_kv(struct engine *e, struct step s)
     return home_kv_fetch(&e->home, s.n, s.layer - 1, s.batch);
 }
 
-/* Tokens whose hidden states a step reads: after the last decoder layer, the wanted positions
- * only. */
-static int hidden_tokens(const struct batch *b, struct step s)
+/* Numbers of a batch's hidden states; after the last decoder layer: of the wanted positions. */
+static int64_t hidden_numbers(const struct engine *e, const struct batch *b, int wanted_only)
 {
-    return s.kind == STEP_SLICE ? b->n_positions : b->n_tokens;
+    const struct shape *s = e->work.shape;
+    return wanted_only ? b->n_positions * (int64_t)s->dim
+                       : b->n_tokens * shape_before_part(s, N_PARTS);
 }
 
 enum err stage_fetch_hidden(struct engine *e, struct step s)
 {
     const struct batch *b = batch_of(e, s);
     CHECK(b->pass == s.pass); // plan_check: no look-ahead past the write of these states
-    return home_hidden_fetch(&e->home, s.n, s.batch, hidden_tokens(b, s));
+    return home_hidden_fetch(&e->home, s.n, s.batch, hidden_numbers(e, b, s.kind == STEP_SLICE));
 }
 
 /* The row's data on disk is unreadable. Discards this pass for the row and recomputes the row from
@@ -75,6 +76,20 @@ static enum err verify_pages(struct engine *e, struct step s, struct batch *b)
     return OK;
 }
 
+/* OK, or why some number of this token of the batch is unreadable. */
+static enum err token_came(const struct engine *e, struct step s, const struct batch *b,
+                           int64_t token)
+{
+    const struct shape *shape = e->work.shape;
+    enum err err = OK;
+    for (int i = 0; i < N_PARTS && err == OK; i++) {
+        const int64_t each = shape_part(shape, (enum hidden_part)i);
+        const int64_t part = b->n_tokens * shape_before_part(shape, (enum hidden_part)i);
+        err = home_hidden_came(&e->home, s.n, part + token * each, each);
+    }
+    return err;
+}
+
 /* Marks the rows of unreadable hidden states as lost; if the batch's first prompt is lost, so are
  * the prompts that share its prefix. */
 static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
@@ -87,7 +102,7 @@ static enum err verify_hidden(struct engine *e, struct step s, struct batch *b)
         struct row *row = &b->rows[span->row];
         enum err err = span->kind == SPAN_PROMPT && span->pos > 0 ? shared : OK;
         for (int k = 0; k < span->n && err == OK; k++)
-            err = home_hidden_token(&e->home, s.n, span->first + k);
+            err = token_came(e, s, b, span->first + k);
         if (i == b->first_prompt)
             shared = err;
         if (err != OK && row->request)
@@ -103,7 +118,8 @@ static enum err verify_positions(struct engine *e, struct step s, struct batch *
         return OK;
     for (int i = 0; i < b->n_positions; i++) {
         struct row *row = &b->rows[b->positions[i].row];
-        enum err err = home_hidden_token(&e->home, s.n, i);
+        const int64_t dim = e->work.shape->dim;
+        enum err err = home_hidden_came(&e->home, s.n, i * dim, dim);
         if (err != OK && row->request)
             TRY(lose_row(e, row, err));
     }
@@ -365,8 +381,7 @@ enum err stage_retire(struct engine *e, struct step s)
     if (s.kind == STEP_DECODE)
         TRY(retire_kv(e, s, b));
     int last = s.layer == e->order.decoder;
-    int n = s.kind == STEP_SLICE || last ? b->n_positions : b->n_tokens;
-    TRY(home_hidden_put(&e->home, s.n, s.batch, n,
+    TRY(home_hidden_put(&e->home, s.n, s.batch, hidden_numbers(e, b, s.kind == STEP_SLICE || last),
                         s.kind != STEP_SLICE && s.layer < e->order.layers - 1));
     if (s.kind == STEP_EMBED && !pipe_is_first(&e->pipe))
         pipe_used(&e->pipe);

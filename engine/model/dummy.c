@@ -60,6 +60,9 @@ static const struct dummy_int {
     {"state_k_dim", SHAPE_STATE_MAX, 0, offsetof(struct shape, state_k_dim)},
     {"state_v_dim", SHAPE_STATE_MAX, 0, offsetof(struct shape, state_v_dim)},
     {"ffn", SHAPE_DIM_MAX, 1, offsetof(struct shape, ffn_dim)},
+    {"kv_own_layers", SHAPE_LAYERS_MAX, 0, offsetof(struct shape, kv_own_layers)},
+    {"late_ffn", SHAPE_DIM_MAX, 0, offsetof(struct shape, late_ffn_dim)},
+    {"layer_input", SHAPE_DIM_MAX, 0, offsetof(struct shape, layer_input)},
     {"experts", SHAPE_EXPERTS_MAX, 0, offsetof(struct shape, n_experts)},
     {"experts_used", SHAPE_EXPERTS_USED_MAX, 0, offsetof(struct shape, n_experts_used)},
     {"shared_ffn", SHAPE_DIM_MAX, 0, offsetof(struct shape, shared_dim)},
@@ -73,7 +76,7 @@ static const struct dummy_int {
 /* Families that a config may name, with their differences from llama. */
 static const struct dummy_family {
     const char *name;
-    uint64_t biases;
+    role_set biases;
     int qk_norm;
     unsigned router;  // ROUTER_...
     int half_rotated; // 1: half of a head is rotated
@@ -326,12 +329,12 @@ static enum err dummy_vector(void *impl, enum tensor_role role, int layer, int n
 {
     (void)impl;
     (void)layer;
-    const uint64_t norms =
+    const role_set norms =
         ROLE_BIT(ROLE_NORM1_W) | ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_FINAL_NORM_W) |
         ROLE_BIT(ROLE_POST1_W) | ROLE_BIT(ROLE_POST2_W) | ROLE_BIT(ROLE_Q_NORM_W) |
         ROLE_BIT(ROLE_K_NORM_W) | ROLE_BIT(ROLE_STATE_NORM_W) | ROLE_BIT(ROLE_ROUTER_NORM_W) |
         ROLE_BIT(ROLE_EXPERT_NORM_W) | ROLE_BIT(ROLE_EXPERT_POST_W) | ROLE_BIT(ROLE_SHARED_POST_W) |
-        ROLE_BIT(ROLE_ROUTE_SCALE);
+        ROLE_BIT(ROLE_ROUTE_SCALE) | ROLE_BIT(ROLE_INPUTS_NORM_W) | ROLE_BIT(ROLE_INPUT_POST_W);
     const float x = norms & ROLE_BIT(role)    ? 1.0f
                     : role == ROLE_STATE_CONV ? 0.25f
                     : role == ROLE_STATE_A    ? -1.0f

@@ -78,6 +78,19 @@ static enum role_place place_of(const struct model *m, int layer)
     return layer <= m->shape.n_layers ? ROLE_IN_DECODER : ROLE_IN_SLICE;
 }
 
+/* The records of the embedding lie within its extent. */
+static enum err check_records(const struct model *m)
+{
+    const struct model_layer *l = &m->layers[0];
+    const struct model_tensor *t = &l->tensors[ROLE_EMBED], *more = &l->tensors[ROLE_INPUTS_EMBED];
+    if (!model_has(l, ROLE_INPUTS_EMBED))
+        return OK;
+    return more->offset == t->offset + model_record_at(l, ROLE_INPUTS_EMBED) &&
+                   model_record_bytes(l) * t->n <= l->n_bytes - t->offset
+               ? OK
+               : bad_meta(m, 0, "tensor offset");
+}
+
 /* `end`, `vocab_end`: where the previous layer ended in the file and in the vocabulary. */
 static enum err read_layer(struct model *m, struct pack_in *in, int layer, int64_t *end,
                            int *vocab_end)
@@ -110,7 +123,7 @@ static enum err read_layer(struct model *m, struct pack_in *in, int layer, int64
             role_need(&m->shape, role) == ROLE_REQUIRED &&
             role_in_layer(&m->shape, role, layer - 1))
             return bad_meta(m, layer, "tensor list (one is missing)");
-    return OK;
+    return layer == 0 ? check_records(m) : OK;
 }
 
 /* Reads which layers are a hole in the file. Only dummy models, which can generate layers, may. */
@@ -262,6 +275,11 @@ enum err model_cut(struct model *part, const struct model *whole, int from, int 
     struct shape *s = &part->shape;
     const int n = to - from, ends = to == whole->shape.n_layers;
     CHECK(from >= 0 && n > 0 && to <= whole->shape.n_layers);
+    if (shape_before_part(&whole->shape, N_PARTS) > whole->shape.dim)
+        return fail(ERR_FIT,
+                    "%s models cannot be cut into stages: layers share inputs, keys and values "
+                    "(without --pipeline)",
+                    whole->shape.family);
     *part = *whole;
     part->first = from;
     s->n_layers = n;
@@ -322,19 +340,31 @@ int model_is_pack(const char *path)
     return model_starts_with(path, PACK_MAGIC);
 }
 
-static void row_at(const struct model *m, enum tensor_role role, int row, int64_t *offset,
-                   int64_t *n_bytes)
+static int64_t row_bytes_of(const struct model_layer *l, enum tensor_role role)
 {
-    const struct model_layer *l = &m->layers[0];
     const struct model_tensor *t = &l->tensors[role];
-    CHECK(row >= 0 && row < t->n);
-    *n_bytes = dtype_row_bytes(t->dtype, t->k);
-    *offset = l->offset + t->offset + row * *n_bytes;
+    return dtype_row_bytes(t->dtype, t->k);
+}
+
+int64_t model_record_at(const struct model_layer *l, enum tensor_role role)
+{
+    return role == ROLE_EMBED ? 0 : round_up(row_bytes_of(l, ROLE_EMBED), 64);
+}
+
+int64_t model_record_bytes(const struct model_layer *l)
+{
+    if (!model_has(l, ROLE_INPUTS_EMBED))
+        return row_bytes_of(l, ROLE_EMBED);
+    return model_record_at(l, ROLE_INPUTS_EMBED) + round_up(row_bytes_of(l, ROLE_INPUTS_EMBED), 64);
 }
 
 void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_bytes)
 {
-    row_at(m, ROLE_EMBED, id, offset, n_bytes);
+    const struct model_layer *l = &m->layers[0];
+    const struct model_tensor *t = &l->tensors[ROLE_EMBED];
+    CHECK(id >= 0 && id < t->n);
+    *n_bytes = model_record_bytes(l);
+    *offset = l->offset + t->offset + id * *n_bytes;
 }
 
 int64_t model_pieces(const struct model_layer *l)

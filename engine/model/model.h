@@ -54,7 +54,7 @@ struct model {
     struct model_layer *layers; // owned: [n_layers]
     uint32_t *piece_crcs;       // owned: [n_pieces]
     int64_t n_pieces;
-    uint32_t *row_crcs;    // owned: [vocab] CRC32C of each row of the embedding
+    uint32_t *row_crcs;    // owned: [vocab] CRC32C of each record of the embedding
     const void *tokenizer; // inside meta: the blob of engine/text/token.h; NULL: none
     int64_t tokenizer_bytes;
     uint8_t *meta; // owned
@@ -68,9 +68,10 @@ enum err model_open(struct model *m, const char *path);
 /* The same for an open file, which the caller keeps; `path` is its name. Does not wait. */
 enum err model_open_fd(struct model *m, const char *path, int fd);
 void model_close(struct model *m); // accepts a zeroed model
-/* The part of a model that a rank of a pipeline has: decoder layers [from, to); the embedding's
- * rows if from is 0, else a line layer 0 without bytes; the slices of the head if `to` is the last,
- * else none. Everything but `layers` is borrowed from `whole`. ERR_FIT. */
+/* The part of a model that a rank of a pipeline has, unless layers get more than hidden states:
+ * decoder layers [from, to); the embedding's rows if from is 0, else a line layer 0 without bytes;
+ * the slices of the head if `to` is the last, else none. Everything but `layers` is borrowed from
+ * `whole`. ERR_FIT, also if it cannot be cut. */
 enum err model_cut(struct model *part, const struct model *whole, int from, int to);
 void model_cut_close(struct model *part); // accepts a zeroed part
 /* Locks of an open pack, each on a byte of its own, so that they work on network file systems too.
@@ -130,7 +131,12 @@ enum err model_range_check(const struct model *m, struct device *device, enum co
 void model_layer_tiles(const struct model_layer *stored, struct device *device,
                        enum compute compute, struct model_layer *tiles);
 
-/* File offset and size of a token id's embedding row. An id out of range is a bug (CHECK). */
+/* The embedding has a record for each token: its row, and behind it that of ROLE_INPUTS_EMBED, each
+ * on a multiple of 64 bytes if there are both. Bytes of a record; where a row begins in it. */
+int64_t model_record_bytes(const struct model_layer *embedding);
+int64_t model_record_at(const struct model_layer *embedding, enum tensor_role role);
+/* File offset and size of a token id's record in the embedding. An id out of range is a bug
+ * (CHECK). */
 void model_embed_row(const struct model *m, int id, int64_t *offset, int64_t *n_bytes);
 
 /* Reads n_bytes at an offset of an open file. ERR_CORRUPT: the file is too short; ERR_IO. */

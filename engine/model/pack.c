@@ -144,7 +144,10 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(value_norm)                                                                                  \
     X(route_scales)                                                                                \
     X(expert_norms)                                                                                \
-    X(state_tiled)
+    X(state_tiled)                                                                                 \
+    X(kv_own_layers)                                                                               \
+    X(late_ffn_dim)                                                                                \
+    X(layer_input)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \

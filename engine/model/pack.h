@@ -19,7 +19,7 @@
 #include "engine/model/model.h"
 
 #define PACK_MAGIC   "sluicepk"
-#define PACK_VERSION 10
+#define PACK_VERSION 11
 
 /* The stored format of matrices. Norms and biases are always f32; learned positions are never
  * stored in blocks. Pack files contain these numbers: append only. */
@@ -39,7 +39,7 @@ enum pack_weights pack_weights_by_name(const char *name); // N_PACK_WEIGHTS: unk
 /* The source of a model's numbers. `layer` is a decoder layer (from 0); 0 for other roles. */
 struct pack_provider {
     struct shape shape;
-    uint64_t roles;   // ROLE_BIT()s of existing tensors; always ROLE_HEAD, even if tied
+    role_set roles;   // ROLE_BIT()s of existing tensors; always ROLE_HEAD, even if tied
     int tied, dummy;  // as in struct model
     const char *name; // borrowed: valid as long as impl
     void *impl;       // owned by the provider's opener

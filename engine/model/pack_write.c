@@ -31,11 +31,11 @@ struct writer {
     int64_t end;    // file offset after the last extent
     uint32_t *crcs; // owned: [n_pieces]
     int64_t n_pieces;
-    uint32_t *row_crcs; // owned: [vocab] of the embedding's rows, which are gathered
+    uint32_t *row_crcs; // owned: [vocab] of the embedding's records, which are gathered
     int64_t row_bytes_max, rows_bytes, panel_bytes; // sizes of the buffers
     int k_max;
     uint8_t *bf12;               // owned: [n_layers][N_ROLES] 1: becomes bf12
-    uint8_t *raw, *rows, *panel; // owned: one source row; 32 rows to write, and their panel
+    uint8_t *raw, *rows, *panel; // owned: one source row; 32 rows to write; their panel, or records
     float *numbers;              // owned: [k_max]
     uint8_t *memory;             // borrowed: address for a layer made in memory; else NULL
     int64_t memory_offset;       // file offset of that layer's extent
@@ -85,12 +85,15 @@ static enum err place_layer(struct writer *w, struct model_layer *l, enum role_p
         if (role == ROLE_HEAD)
             t->n = vocab_rows;
         t->dtype = stored_as(w, role, layer);
-        t->offset = at;
+        t->offset = role == ROLE_INPUTS_EMBED ? model_record_at(l, role) : at;
         int64_t n_bytes = role_bytes(role, t->dtype, t->n, t->k);
         if (n_bytes < 0)
             return fail(ERR_INPUT, "%s: %s: rows of %d numbers are not whole blocks of %s",
                         w->p->name, role_name(role), t->k, dtype_info(t->dtype)->name);
-        at = round_up(at + n_bytes, 64);
+        at += n_bytes;
+        if (role == ROLE_INPUTS_EMBED) // beside the rows before
+            at = model_record_bytes(l) * t->n;
+        at = round_up(at, 64);
     }
     l->n_bytes = round_up(max_i64(at, 1), BLOCK_BYTES);
     return OK;
@@ -151,6 +154,8 @@ static void measure_layer(struct writer *w, int index)
     for (int role = 0; role < N_ROLES; role++)
         if (model_has(l, role))
             measure_tensor(w, role, decoder_of(w, index), &l->tensors[role]);
+    if (index == 0)
+        w->panel_bytes = max_i64(w->panel_bytes, PANEL_ROWS * model_record_bytes(l));
 }
 
 static enum err lay_out(struct writer *w)
@@ -328,8 +333,6 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
             continue;
         }
         TRY(get_rows(w, role, layer, t, first_row + done, n));
-        for (int i = 0; role == ROLE_EMBED && !w->memory && i < n; i++)
-            w->row_crcs[done + i] = crc32c(0, w->rows + i * row_bytes, row_bytes);
         if (role_kind(role) == ROLE_IS_ROWS) {
             TRY(append(w, w->rows, n * row_bytes));
             continue;
@@ -347,6 +350,30 @@ static enum err write_tensor(struct writer *w, enum tensor_role role, int layer,
     return OK;
 }
 
+/* The records of the embedding, and their checksums. */
+static enum err write_records(struct writer *w, const struct model_layer *l)
+{
+    static const enum tensor_role roles[] = {ROLE_EMBED, ROLE_INPUTS_EMBED};
+    const int64_t n_bytes = model_record_bytes(l);
+    const int n_all = l->tensors[ROLE_EMBED].n;
+    for (int first = 0, n; first < n_all; first += n) {
+        n = (int)min_i64(PANEL_ROWS, n_all - first);
+        memset(w->panel, 0, (size_t)(n * n_bytes));
+        for (int r = 0; r < 2 && model_has(l, roles[r]); r++) {
+            const struct model_tensor *t = &l->tensors[roles[r]];
+            const int64_t row_bytes = dtype_row_bytes(t->dtype, t->k);
+            uint8_t *to = w->panel + model_record_at(l, roles[r]);
+            TRY(get_rows(w, roles[r], 0, t, first, n));
+            for (int i = 0; i < n; i++)
+                memcpy(to + i * n_bytes, w->rows + i * row_bytes, (size_t)row_bytes);
+        }
+        for (int i = 0; !w->memory && i < n; i++)
+            w->row_crcs[first + i] = crc32c(0, w->panel + i * n_bytes, n_bytes);
+        TRY(append(w, w->panel, n * n_bytes));
+    }
+    return OK;
+}
+
 static enum err write_layer(struct writer *w, int index)
 {
     const struct model_layer *l = &w->layers[index];
@@ -356,11 +383,14 @@ static enum err write_layer(struct writer *w, int index)
     w->piece_left = PIECE_BYTES;
     w->crc = 0;
     for (int role = 0; role < N_ROLES; role++) {
-        if (!model_has(l, role))
+        if (!model_has(l, role) || role == ROLE_INPUTS_EMBED)
             continue;
         TRY(append_zeros(w, l->offset + l->tensors[role].offset));
-        TRY(write_tensor(w, role, layer, role == ROLE_HEAD ? l->vocab_first : 0,
-                         &l->tensors[role]));
+        if (role == ROLE_EMBED)
+            TRY(write_records(w, l));
+        else
+            TRY(write_tensor(w, role, layer, role == ROLE_HEAD ? l->vocab_first : 0,
+                             &l->tensors[role]));
     }
     TRY(append_zeros(w, l->offset + l->n_bytes));
     if (w->piece_left < PIECE_BYTES) // the last piece of an extent may be shorter

@@ -444,7 +444,7 @@ def gguf_keys(w, c):
     w.add_embedding_length(dim)
     w.add_block_count(c.get("num_hidden_layers", c.get("n_layer")))
     w.add_head_count(heads)
-    if c["model_type"] != "qwen3_5_moe_text":
+    if c["model_type"] != "qwen3_5_moe_text" and not c.get("use_double_wide_mlp"):
         w.add_feed_forward_length(states.mlp_width(c) if c["model_type"] in ("lfm2", "nemotron_h") else c.get("intermediate_size") or c.get("n_inner") or 4 * dim)
     if c["model_type"] in latent.FAMILIES:
         latent.gguf_keys(w, c)

@@ -24,6 +24,12 @@ def specs(common):
         return {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": partial, "rope_theta": theta},
                 "sliding_attention": {"rope_type": "default", "rope_theta": local}}
 
+    def mixed(n, times):
+        return ([*["sliding_attention"] * n, "full_attention"]) * times
+
+    def inputs(n):
+        return {"hidden_size_per_layer_input": n, "vocab_size_per_layer_input": common("gemma4_text", 1, 1, 1, 1, 1)["vocab_size"]}
+
     tied = {"attention_k_eq_v": True, "final_logit_softcapping": 3.0}
     experts = {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 64}
     return {
@@ -40,7 +46,22 @@ def specs(common):
         "gemma4_moe-a4b": gemma(96, 4, 4, 80, 3, head_dim=32, global_head_dim=64, num_global_key_value_heads=1, sliding_window=40,
                                 layer_types=["sliding_attention", "sliding_attention", "full_attention"],
                                 rope_parameters=ropes(1000000.0, 10000.0), **tied, **experts),
+        # as E2B: layers get inputs of their own; the last ones use K and V of earlier ones and have a wider MLP
+        "gemma4-e2b": gemma(96, 4, 1, 80, 6, head_dim=32, global_head_dim=64, sliding_window=24, final_logit_softcapping=3.0,
+                            layer_types=mixed(2, 2), num_kv_shared_layers=3, use_double_wide_mlp=True, **inputs(32)),
+        # as E4B, with sizes that are no powers of two; three layers share K and V, two of them of one kind
+        "gemma4-vision-e4b": vision(gemma(72, 6, 2, 88, 7, head_dim=24, global_head_dim=40, sliding_window=20, final_logit_softcapping=3.0,
+                                   layer_types=[*mixed(2, 1), *mixed(3, 1)], num_kv_shared_layers=3, rope_parameters=ropes(1000000.0, 10000.0),
+                                   **inputs(20))),
+        # values are made of the keys that other layers use, too; wide layers have KV heads of their own number
+        "gemma4-lent": gemma(64, 4, 2, 96, 5, head_dim=32, global_head_dim=48, num_global_key_value_heads=1, sliding_window=33,
+                             layer_types=["full_attention", *mixed(1, 2)], num_kv_shared_layers=2, **tied, **inputs(64)),
     }
+
+
+def shares(config):
+    """Layers use K and V of others, which stay beside the other ops."""
+    return "num_kv_shared_layers" in config.get("text_config", config)
 
 
 def is_scale(kind, name):
@@ -70,7 +91,11 @@ def gguf_keys(w, c):
     ropes = c.get("rope_parameters", {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}})
     others = c.get("num_global_key_value_heads") if c.get("attention_k_eq_v") else None  # the class reads it only then
     w.add_head_count_kv([kv if has else others for has in windows(c)] if others else kv)
-    w.add_shared_kv_layers(0)
+    shared = c.get("num_kv_shared_layers", 0)
+    w.add_shared_kv_layers(shared)
+    if c.get("use_double_wide_mlp"):
+        own, ffn = c["num_hidden_layers"] - shared, c["intermediate_size"]
+        w.add_feed_forward_length([ffn] * own + [2 * ffn] * shared)
     w.add_embedding_length_per_layer_input(c["hidden_size_per_layer_input"])
     w.add_sliding_window(c["sliding_window"])
     w.add_sliding_window_pattern(windows(c))

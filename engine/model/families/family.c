@@ -272,7 +272,7 @@ const struct source_tensor *family_tensor(const struct family_model *m, const st
  * a head is row 2 i + p of the file. */
 static int64_t unpaired_row(const struct family_model *m, enum tensor_role role, int64_t row)
 {
-    const uint64_t rotated = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_K) | ROLE_BIT(ROLE_Q_B) |
+    const role_set rotated = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_K) | ROLE_BIT(ROLE_Q_B) |
                              ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_K_NORM_W);
     if (!m->paired_rows || !(rotated & ROLE_BIT(role)))
         return row;
@@ -330,9 +330,9 @@ void family_cut_shared(struct family_model *m)
     m->cut[ROLE_SHARED_UP] = (struct family_cut){2 * n, n, n, n};
 }
 
-uint64_t family_roles(const struct shape *s, uint64_t optional)
+role_set family_roles(const struct shape *s, role_set optional)
 {
-    uint64_t roles = 0;
+    role_set roles = 0;
     for (int role = 0; role < N_ROLES; role++) {
         enum role_need need = role_need(s, role);
         if (need == ROLE_REQUIRED || (need == ROLE_OPTIONAL && (optional & ROLE_BIT(role))))
@@ -343,7 +343,7 @@ uint64_t family_roles(const struct shape *s, uint64_t optional)
 
 void family_roles_by_presence(struct family_model *m, const struct source *s)
 {
-    uint64_t there = 0;
+    role_set there = 0;
     for (int role = 0; role < N_ROLES; role++) {
         int layer = 0;
         while (layer < m->shape.n_layers - 1 && !role_in_layer(&m->shape, role, layer))
@@ -527,8 +527,9 @@ static int is_role(const struct family_model *m, const char *name, int layer)
         (strcmp(name, "layer_scalar") == 0 || strcmp(name, "layer_output_scale.weight") == 0))
         return 1;
     for (int role = 0; role < N_ROLES; role++) {
+        const int ignored = role_is_kv(role) && shape_borrows_kv(&m->shape, layer);
         if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) ||
-            !role_in_layer(&m->shape, role, layer))
+            !(role_in_layer(&m->shape, role, layer) || ignored))
             continue;
         for (int part = 0; part < family_parts(m, role); part++) {
             part_name(m->names->roles[role], part, of_part);
@@ -632,8 +633,8 @@ static const struct neutral {
     {"num_local_experts", 0,
      "qwen3_next qwen3_5_moe mixtral qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe "
      "minimax_m2 ernie4_5_moe lfm2_moe nemotron_h" DEEPSEEK},
-    {"num_kv_shared_layers", 0, ""},
-    {"use_double_wide_mlp", 0, ""},
+    {"num_kv_shared_layers", 0, "gemma4"},
+    {"use_double_wide_mlp", 0, "gemma4"},
     {"num_experts", 0,
      "gemma4 qwen2_moe qwen3_moe olmoe ernie4_5_moe qwen3_next qwen3_5_moe lfm2_moe"},
     {"moe_num_experts", 0, "ernie4_5_moe"},
@@ -679,8 +680,8 @@ static const struct neutral {
     {".logit_scale", 1, GRANITE " cohere cohere2"},
     {".attn_logit_softcapping", 0, "gemma2"},
     {".final_logit_softcapping", 0, "gemma2 gemma4"},
-    {".embedding_length_per_layer_input", 0, ""},
-    {".attention.shared_kv_layers", 0, ""},
+    {".embedding_length_per_layer_input", 0, "gemma4"},
+    {".attention.shared_kv_layers", 0, "gemma4"},
     {".attention.clamp_kqv", 0, ""},
     {".attention.max_alibi_bias", 0, ""},
     {".attention.causal", 1, ""},
@@ -759,7 +760,7 @@ static enum err pad_experts(struct family_model *m, const struct source *s, cons
 static int kind_of(const struct shape *s, int layer)
 {
     return shape_has_experts(s, layer) + 2 * s->layer_state[layer] + 4 * s->layer_bare[layer] +
-           8 * s->layer_wide[layer];
+           8 * s->layer_wide[layer] + 16 * shape_borrows_kv(s, layer);
 }
 
 enum err family_read(struct family_model *m, const struct source *s)
@@ -779,7 +780,7 @@ enum err family_read(struct family_model *m, const struct source *s)
         return family_fail(s, "", bad, "out of range");
     TRY(source_check_ends(s, m->shape.vocab));
     TRY(check_tensors(m, s));
-    for (int kind = 0; kind < 16; kind++) // the first layer of each kind
+    for (int kind = 0; kind < 32; kind++) // the first layer of each kind
         for (int i = 0; i < m->shape.n_layers; i++)
             if (kind_of(&m->shape, i) == kind) {
                 TRY(check_strangers(m, s, i, ROLE_NORM1_W));

@@ -31,13 +31,13 @@ struct family_cut {
 struct family_model {
     struct shape shape;
     int file_ffn;        // shape.ffn_dim without the zeros that fill an expert's last rows
-    uint64_t roles;      // ROLE_BIT()s; ROLE_HEAD always
+    role_set roles;      // ROLE_BIT()s; ROLE_HEAD always
     int tied;            // 1: the head is the embedding
     int paired_rows;     // 1: rows of q and k are in the order (2i, 2i + 1): GGUF llama; cohere and
                          // ernie; of latent attention those that are rotated
-    uint64_t transposed; // ROLE_BIT()s of matrices stored as [k, n]
-    uint64_t plus_one;   // ROLE_BIT()s of vectors stored minus 1
-    uint64_t logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
+    role_set transposed; // ROLE_BIT()s of matrices stored as [k, n]
+    role_set plus_one;   // ROLE_BIT()s of vectors stored minus 1
+    role_set logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
     float router_factor; // on the vector ROLE_ROUTER_NORM_W, beyond what is stored
     struct family_cut cut[N_ROLES];
     /* Files in which an MLP is a layer by itself (nemotron_h): how many layers the file has, and
@@ -196,7 +196,7 @@ struct family_dialect {
     double theta;                        // default; 0: 10,000
     const struct rope *rope;             // if config.json describes none; NULL: plain
     double partial;                      // default; 0: 1
-    uint64_t biases;                     // optional roles whose presence config.json need not state
+    role_set biases;                     // optional roles whose presence config.json need not state
     int attention_bias;                  // default if config.json lacks it
     const char *out_bias_key;            // says it of attention's output; NULL: "attention_bias"
     int tied;                            // default if config.json lacks it: 1, 0; -1: by presence
@@ -291,7 +291,7 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
  * present in their first layer. */
 void family_roles_by_presence(struct family_model *m, const struct source *s);
 /* ROLE_BIT()s of the roles that the shape requires, plus the optional ones in `optional`. */
-uint64_t family_roles(const struct shape *s, uint64_t optional);
+role_set family_roles(const struct shape *s, role_set optional);
 /* Sets m->prefix to the first of n prefixes with which the embedding is found. */
 enum err family_prefix(struct family_model *m, const struct source *s, const char *const *prefixes,
                        int n);

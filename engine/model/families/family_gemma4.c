@@ -1,10 +1,14 @@
 /* engine/model/families/family_gemma4.c - gemma4, text: gemma3 with wider heads in the layers
  * without a window, whose values are made of the keys, norms of values, a factor on each layer's
- * output, and in some models experts beside the MLP, with norms of their own.
+ * output, and in some models experts beside the MLP, with norms of their own. In others (E2B, E4B)
+ * each layer has an input of its own for each token, and the last layers use the keys and values of
+ * earlier ones.
  *
  * Owns: which layers are wide; tensor names; where a model with other inputs has its text part.
- * Refuses: embeddings per layer and layers that share KV (E2B, E4B). Note: unlike those of earlier
- * gemmas, norms are stored as they are. The MLP beside experts is their shared expert here. */
+ * Note: unlike those of earlier gemmas, norms are stored as they are. The MLP beside experts is
+ * their shared expert here. A layer that uses the keys and values of another stores them in pages
+ * of its own, because what a layer keeps depends on its own scores, and pages move and are fetched
+ * layer by layer. */
 #include "engine/model/families/family.h"
 #include "engine/model/families/family_names.h"
 #include "engine/model/families/rope.h"
@@ -15,7 +19,9 @@
 
 #define EVERY        6 // default: every sixth layer has no window
 #define WINDOW       512
-#define WINDOW_DUMMY 1024 // of published models without what is refused
+#define WINDOW_DUMMY 1024 // of published models without inputs of layers
+#define INPUT        256  // default: numbers of a layer's input
+#define VOCAB        262144
 #define GLOBAL_THETA 1e6
 #define LOCAL_THETA  10000
 #define TURNED       0.25 // of a wide head
@@ -24,7 +30,13 @@
 #define FIELD(f)     offsetof(struct shape, f)
 
 #define LAYER                                                                                      \
-    HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_AROUND_NORMS, HF_ATTENTION, HF_QK_NORM
+    HF_EMBED, HF_HEAD, HF_FINAL_NORM, HF_INPUT_NORM, HF_AROUND_NORMS, HF_ATTENTION,                \
+        HF_QK_NORM, [ROLE_INPUTS_EMBED] = "embed_tokens_per_layer.weight",                         \
+                    [ROLE_INPUTS_PROJ] = "per_layer_model_projection.weight",                      \
+                    [ROLE_INPUTS_NORM_W] = "per_layer_projection_norm.weight",                     \
+                    [ROLE_INPUT_GATE] = "per_layer_input_gate.weight",                             \
+                    [ROLE_INPUT_OUT] = "per_layer_projection.weight",                              \
+                    [ROLE_INPUT_POST_W] = "post_per_layer_input_norm.weight"
 static const struct family_names names = {"layers.", {LAYER, HF_GATED_MLP}};
 static const struct family_names names_experts = {
     "layers.",
@@ -36,7 +48,13 @@ static const struct family_names names_experts = {
      [ROLE_EXPERT_POST_W] = "post_feedforward_layernorm_2.weight",
      [ROLE_SHARED_POST_W] = "post_feedforward_layernorm_1.weight"}};
 
-#define GGUF_LAYER GGUF_ENDS, GGUF_NORMS, GGUF_POST_NORMS, GGUF_QKV, GGUF_O, GGUF_QK_NORM
+#define GGUF_LAYER                                                                                 \
+    GGUF_ENDS, GGUF_NORMS, GGUF_POST_NORMS, GGUF_QKV, GGUF_O,                                      \
+        GGUF_QK_NORM, [ROLE_INPUTS_EMBED] = "per_layer_token_embd.weight",                         \
+                      [ROLE_INPUTS_PROJ] = "per_layer_model_proj.weight",                          \
+                      [ROLE_INPUTS_NORM_W] = "per_layer_proj_norm.weight",                         \
+                      [ROLE_INPUT_GATE] = "inp_gate.weight", [ROLE_INPUT_OUT] = "proj.weight",     \
+                      [ROLE_INPUT_POST_W] = "post_norm.weight"
 #define GGUF_EXPERT_LAYER                                                                          \
     GGUF_LAYER, GGUF_ROUTER,                                                                       \
         [ROLE_SHARED_GATE] = "ffn_gate.weight", [ROLE_SHARED_UP] = "ffn_up.weight",                \
@@ -71,34 +89,34 @@ static void set_wide(struct shape *s)
     }
 }
 
+/* Of models with inputs of layers, every fifth or sixth layer has no window: the last one is one of
+ * them. */
 void family_gemma4_shape(struct shape *s)
 {
+    const int inputs = s->layer_input > 0;
     set_layers(s);
     s->expert_norms = s->route_scales = s->n_experts > 0;
     s->act = ACT_GELU_TANH;
     s->embed_scale = sqrtf((float)s->dim);
     s->logit_softcap = CAP;
-    s->tied_kv = 1;
+    s->tied_kv = !inputs;
     s->wide_head_dim = s->wide_head_dim > 0 ? s->wide_head_dim : WIDE;
     s->wide_kv_heads = s->wide_kv_heads > 0 ? s->wide_kv_heads : s->n_kv_heads;
-    family_windows(s, WINDOW_DUMMY, EVERY);
+    if (s->kv_own_layers > 0 && s->late_ffn_dim == 0)
+        s->late_ffn_dim = s->ffn_dim;
+    family_windows(s, inputs ? WINDOW : WINDOW_DUMMY,
+                   inputs && s->n_layers % EVERY != 0 ? EVERY - 1 : EVERY);
     set_wide(s);
     rope_fill_plain(s, 1, LOCAL_THETA);
 }
 
-/* Refuses what models of E2B's kind compute; family_check_keys refuses other keys of theirs. */
+/* Refuses attention and angles of other kinds. */
 static enum err check_kind(const struct source *s, const char *name)
 {
-    const char *const per_layer = "hidden_size_per_layer_input";
-    char attention[16] = "vision", type[40] = "gemma4_text", rope[32] = "";
-    int64_t n = 0, window = WINDOW;
+    char attention[16] = "vision", rope[32] = "";
+    int64_t window = WINDOW;
     double ignored = 0;
     int found = 0, old = 0, new = 0;
-    TRY(family_str(s, name, "model_type", type, sizeof type));
-    TRY(source_int(s, per_layer, 0, SHAPE_DIM_MAX, &n, &found));
-    if (n > 0 || (!found && strcmp(type, "gemma4_unified_text") != 0))
-        return family_fail(s, name, per_layer, "unsupported: %s (0: without such embeddings)",
-                           found ? "embeddings per layer" : "missing, which means 256");
     TRY(source_int(s, "sliding_window", 2, INT32_MAX, &window, &found));
     TRY(family_str(s, name, "use_bidirectional_attention", attention, sizeof attention));
     if (strcmp(attention, "vision") != 0) // of images' tokens
@@ -197,8 +215,9 @@ static enum err read_kv_gguf(const struct source *s, const char *name, struct sh
 /* 1: wide layers have no matrix of values. Those with one have it in all layers. */
 static enum err read_tied_gguf(const struct source *s, struct shape *shape)
 {
+    const int own = shape->kv_own_layers > 0 ? shape->kv_own_layers : shape->n_layers;
     int n_wide = 0, n_values = 0;
-    for (int i = 0; i < shape->n_layers; i++) {
+    for (int i = 0; i < own; i++) {
         char tensor[100];
         snprintf(tensor, sizeof tensor, "blk.%d.attn_v.weight", i);
         n_wide += shape->layer_window[i] == 0;
@@ -211,11 +230,43 @@ static enum err read_tied_gguf(const struct source *s, struct shape *shape)
                       s->path, n_values, n_wide);
 }
 
+/* The MLP's width in GGUF files: one number, or one for each layer, of which the layers that share
+ * KV may have another. */
+static enum err read_ffn_gguf(const struct source *s, const char *name, struct shape *shape,
+                              int shared)
+{
+    const char *const key = ".feed_forward_length";
+    const int n = shape->n_layers, own = n - shared;
+    int64_t widths[FAMILY_LIST_MAX];
+    TRY(family_int_list(s, name, key, n, 1, widths));
+    for (int i = 0; i < n; i++)
+        if (widths[i] < 1 || widths[i] != widths[i < own ? 0 : own])
+            return family_fail(s, name, key, "unsupported: %lld in layer %d", (long long)widths[i],
+                               i);
+    shape->ffn_dim = (int)widths[0];
+    shape->late_ffn_dim = shared > 0 ? (int)widths[n - 1] : 0;
+    return OK;
+}
+
+/* How many of the last layers share KV. GGUF files say so before the other keys are read. */
+static enum err read_shared(const struct source *s, const char *name, int n_layers, int *shared)
+{
+    const int gguf = s->kind == SOURCE_GGUF;
+    char key[100];
+    int64_t n = 0;
+    int found = 0;
+    snprintf(key, sizeof key, "%s%s", gguf ? name : "",
+             gguf ? ".attention.shared_kv_layers" : "num_kv_shared_layers");
+    TRY(source_int(s, key, 0, n_layers - 1, &n, &found));
+    *shared = (int)n;
+    return OK;
+}
+
 /* What a GGUF file says of heads: key_length is that of wide ones. */
 static enum err read_wide_gguf(const struct source *s, const char *name, struct shape *shape)
 {
     int64_t window = 0;
-    int found = 0;
+    int found = 0, shared = 0;
     char key[100];
     const struct family_int keys[] = {
         {".block_count", SHAPE_LAYERS_MAX, KEY_REQUIRED, FIELD(n_layers)},
@@ -236,6 +287,8 @@ static enum err read_wide_gguf(const struct source *s, const char *name, struct 
         return family_fail(s, "", key, "missing");
     if (!source_find(s, "rope_freqs.weight"))
         return fail(ERR_INPUT, "%s: tensor rope_freqs.weight: missing", s->path);
+    TRY(read_shared(s, name, shape->n_layers, &shared));
+    TRY(read_ffn_gguf(s, name, shape, shared));
     return read_kv_gguf(s, name, shape);
 }
 
@@ -255,6 +308,50 @@ static enum err end_wide(const struct source *s, const char *name, struct shape 
     shape->layer_window[shape->n_layers - 1] = 0; // whatever is listed
     set_wide(shape);
     return rope_fill_windows(s, name, shape, LOCAL_THETA);
+}
+
+/* Numbers of a layer's input; gemma4_unified has none. */
+static enum err read_inputs(const struct source *s, const char *name, struct shape *shape)
+{
+    const int gguf = s->kind == SOURCE_GGUF;
+    char key[100], type[40] = "gemma4_text";
+    int64_t n = 0;
+    int found = 0;
+    snprintf(key, sizeof key, "%s%s", gguf ? name : "",
+             gguf ? ".embedding_length_per_layer_input" : "hidden_size_per_layer_input");
+    TRY(gguf ? OK : family_str(s, name, "model_type", type, sizeof type));
+    if (!gguf && strcmp(type, "gemma4_unified_text") != 0 && !source_null(s, key))
+        n = INPUT;
+    TRY(source_int(s, key, 0, SHAPE_DIM_MAX, &n, &found));
+    shape->layer_input = (int)n;
+    return OK;
+}
+
+/* Layers that share KV, once windows are known: with the last layer of their kind before them. */
+static enum err end_shared(const struct source *s, const char *name, struct shape *shape)
+{
+    const int gguf = s->kind == SOURCE_GGUF;
+    const char *const key = gguf ? ".attention.shared_kv_layers" : "num_kv_shared_layers";
+    int64_t vocab = VOCAB;
+    int shared = 0, wider = 0, found = 0;
+    TRY(read_shared(s, name, shape->n_layers, &shared));
+    shape->kv_own_layers = shared > 0 ? shape->n_layers - shared : 0;
+    if (shared > 0 && shape->n_experts > 0)
+        return family_fail(s, name, key, "unsupported in models with experts");
+    for (int i = shape->kv_own_layers; shared > 0 && i < shape->n_layers; i++)
+        if (shape_part(shape, shape->layer_wide[i] ? PART_WIDE_K : PART_K) == 0)
+            return family_fail(s, name, key, "no earlier layer is of the kind of layer %d", i);
+    if (gguf)
+        return OK;
+    TRY(family_flag(s, name, "use_double_wide_mlp", &wider));
+    if (shared > 0 && shape->ffn_dim > SHAPE_DIM_MAX / (1 + wider))
+        return family_fail(s, name, "intermediate_size", "out of range");
+    shape->late_ffn_dim = shared > 0 ? shape->ffn_dim * (1 + wider) : 0;
+    TRY(source_int(s, "vocab_size_per_layer_input", 1, SHAPE_VOCAB_MAX, &vocab, &found));
+    return shape->layer_input == 0 || vocab == shape->vocab
+               ? OK
+               : family_fail(s, name, "vocab_size_per_layer_input", "unsupported: %lld, not %d",
+                             (long long)vocab, shape->vocab);
 }
 
 static enum err read_scalars(const struct family_model *m, const struct source *s,
@@ -285,7 +382,7 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
                                .gguf = &names_gguf,
                                .unpaired = 1,
                                .own_keys = ".attention.key_length .attention.head_count_kv "
-                                           ".rope.dimension_count",
+                                           ".rope.dimension_count .feed_forward_length",
                                .theta = gguf ? GLOBAL_THETA : 0,
                                .act_key = "hidden_activation",
                                .act = "gelu_pytorch_tanh",
@@ -298,13 +395,15 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     TRY(gguf ? OK : check_kind(s, name));
     shape->head_dim = 256;
     set_layers(shape);
+    TRY(read_inputs(s, name, shape));
     TRY(read_experts(s, name, shape, &d));
     TRY(gguf ? read_wide_gguf(s, name, shape) : read_wide(s, name, shape));
     TRY(family_read_dialect(m, s, name, &d));
-    TRY(gguf ? read_tied_gguf(s, shape) : OK);
     if (m->names == &names_gguf_fused)
         family_cut_experts(m);
     TRY(end_wide(s, name, shape));
+    TRY(end_shared(s, name, shape));
+    TRY(gguf ? read_tied_gguf(s, shape) : OK);
     TRY(family_float(s, name, gguf ? ".final_logit_softcapping" : "final_logit_softcapping", 1e-3,
                      1e5, &cap));
     shape->logit_softcap = (float)cap;

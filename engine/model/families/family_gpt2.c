@@ -55,7 +55,7 @@ static enum err read_act(const struct source *s, struct shape *shape)
 enum err family_gpt2_read(struct family_model *m, const struct source *s, const char *name)
 {
     static const char *const prefixes[] = {"transformer.", ""};
-    const uint64_t biases = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) |
+    const role_set biases = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) |
                             ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
     const int gguf = s->kind == SOURCE_GGUF;
     struct shape *shape = &m->shape;

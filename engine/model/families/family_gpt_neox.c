@@ -40,7 +40,7 @@ static void cut_by_head(struct family_model *m)
 enum err family_gpt_neox_read(struct family_model *m, const struct source *s, const char *name)
 {
     const int gguf = s->kind == SOURCE_GGUF;
-    const uint64_t mlp = ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
+    const role_set mlp = ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
     const int renamed = !gguf && source_find(s, "lm_head.weight") != NULL;
     int parallel = 1;
     m->shape.norm = NORM_LAYER;

@@ -327,7 +327,7 @@ static void choose_names(struct family_model *m, const struct source *s,
 }
 
 /* Biases as stated by config.json; in other files, by presence. */
-static enum err read_biases(uint64_t *biases, const struct source *s,
+static enum err read_biases(role_set *biases, const struct source *s,
                             const struct family_dialect *d)
 {
     int attention = d->attention_bias, mlp = 0, out = 0;
@@ -387,7 +387,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     char act[32];
     int tied = d->tied;
     double eps = shape->norm_eps;
-    uint64_t biases;
+    role_set biases;
     TRY(family_ints(s, "", ints_hf, sizeof ints_hf / sizeof *ints_hf, shape));
     if (d->n_layers > 0)
         shape->n_layers = d->n_layers;
@@ -413,7 +413,7 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     TRY(family_prefix(m, s, d->prefixes[0] ? d->prefixes : llama_prefixes, 2));
     choose_names(m, s, d->hf_experts);
     for (int role = 0; role < N_ROLES; role++) // attention_bias may mean q, k and v alone
-        biases &= m->names->roles[role] ? ~(uint64_t)0 : ~ROLE_BIT(role);
+        biases &= m->names->roles[role] ? ~(role_set)0 : ~ROLE_BIT(role);
     m->roles = family_roles(shape, biases);
     if (d->latent)
         TRY(latent_order(m, s, &rope));
@@ -534,7 +534,7 @@ enum err family_llama_read(struct family_model *m, const struct source *s, const
 {
     const int qwen = strcmp(name, "qwen2") == 0, mistral = strcmp(name, "mistral") == 0;
     const unsigned qwen_windows = WINDOWS_HAVE | WINDOWS_ASKED | WINDOWS_LISTED | WINDOWS_LATE;
-    const uint64_t qkv = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B);
+    const role_set qkv = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B);
     m->shape.gated = 1;
     return family_read_dialect(m, s, name,
                                &(struct family_dialect){.biases = qwen ? qkv : 0,

@@ -104,7 +104,7 @@ static enum err set_act(struct shape *shape, const struct source *s, const char 
 static enum err read_hf(struct family_model *m, const struct source *s)
 {
     static const char *const prefixes[] = {"model.decoder.", "decoder."};
-    const uint64_t biases = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) |
+    const role_set biases = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B) |
                             ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_UP_B) | ROLE_BIT(ROLE_DOWN_B);
     struct shape *shape = &m->shape;
     char act[32] = "relu";

@@ -20,7 +20,7 @@ static const struct family_names names_gguf = {
 enum err family_stablelm_read(struct family_model *m, const struct source *s, const char *name)
 {
     const int gguf = s->kind == SOURCE_GGUF;
-    const uint64_t qkv = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B);
+    const role_set qkv = ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V_B);
     int parallel = 0, qk_norm = gguf && source_find(s, "blk.0.attn_q_norm.weight"), biases = 0;
     TRY(family_flag(s, name, gguf ? ".use_parallel_residual" : "use_parallel_residual", &parallel));
     if (!gguf) {

@@ -68,6 +68,12 @@ static const struct role_info {
     [ROLE_EXPERT_NORM_W] = {"expert_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_EXPERT_POST_W] = {"expert_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_SHARED_POST_W] = {"shared_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_INPUTS_EMBED] = {"inputs_embed", ROLE_IN_EMBEDDING, ROLE_IS_ROWS},
+    [ROLE_INPUTS_PROJ] = {"inputs_proj", ROLE_IN_EMBEDDING, ROLE_IS_PANELS},
+    [ROLE_INPUTS_NORM_W] = {"inputs_norm", ROLE_IN_EMBEDDING, ROLE_IS_VECTOR},
+    [ROLE_INPUT_GATE] = {"input_gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_INPUT_OUT] = {"input_out", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_INPUT_POST_W] = {"input_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
 };
 
 /* What a layer with a state has in the place of attention: of every kind of state, of all but a
@@ -208,6 +214,13 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
         return need_if(s->gated);
     case ROLE_Q_GATE:
         return need_if(s->query_gate);
+    case ROLE_INPUTS_EMBED:
+    case ROLE_INPUTS_PROJ:
+    case ROLE_INPUTS_NORM_W:
+    case ROLE_INPUT_GATE:
+    case ROLE_INPUT_OUT:
+    case ROLE_INPUT_POST_W:
+        return need_if(s->layer_input > 0);
     case ROLE_GATE_B:
         return s->gated ? ROLE_OPTIONAL : ROLE_ABSENT;
     case ROLE_O_B:
@@ -236,20 +249,27 @@ int role_is_state(enum tensor_role role)
 
 int role_is_mlp(enum tensor_role role)
 {
-    const uint64_t norm = ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_NORM2_B) | ROLE_BIT(ROLE_POST2_W);
+    const role_set norm = ROLE_BIT(ROLE_NORM2_W) | ROLE_BIT(ROLE_NORM2_B) | ROLE_BIT(ROLE_POST2_W);
     return ((MLP_ROLES | DENSE_ROLES | BESIDE_ROLES | norm) & ROLE_BIT(role)) != 0;
+}
+
+int role_is_kv(enum tensor_role role)
+{
+    const role_set kv = ROLE_BIT(ROLE_K) | ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_V) |
+                        ROLE_BIT(ROLE_V_B) | ROLE_BIT(ROLE_K_NORM_W);
+    return (kv & ROLE_BIT(role)) != 0;
 }
 
 int role_in_layer(const struct shape *s, enum tensor_role role, int layer)
 {
-    const uint64_t attention = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_K) |
-                               ROLE_BIT(ROLE_K_B) | ROLE_BIT(ROLE_O) | ROLE_BIT(ROLE_O_B) |
-                               ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_K_NORM_W) |
-                               ROLE_BIT(ROLE_SINKS) | ROLE_BIT(ROLE_Q_GATE);
+    const role_set attention = ROLE_BIT(ROLE_Q) | ROLE_BIT(ROLE_Q_B) | ROLE_BIT(ROLE_O) |
+                               ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_Q_NORM_W) | ROLE_BIT(ROLE_SINKS) |
+                               ROLE_BIT(ROLE_Q_GATE);
     if (STATE_ROLES & ROLE_BIT(role))
         return s->layer_state[layer];
-    if (role == ROLE_V || role == ROLE_V_B)
-        return !s->layer_state[layer] && shape_has_values(s, layer);
+    if (role_is_kv(role))
+        return !s->layer_state[layer] && !shape_borrows_kv(s, layer) &&
+               (shape_has_values(s, layer) || (role != ROLE_V && role != ROLE_V_B));
     if (attention & ROLE_BIT(role))
         return !s->layer_state[layer];
     if (role_is_mlp(role) && s->layer_bare[layer]) // others may be in no layer
@@ -297,13 +317,14 @@ void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, 
     const int q_dim = s->n_heads * shape_query_dim(s, of), kv_dim = shape_kv_heads(s, of) * head;
     const int latent = s->head_dim - s->rope_dim, is_latent = s->latent_key > 0;
     const int one = s->qk_norm == QK_NORM_HEAD; // one weight vector for all heads
-    const int ffn = shape_mlps(s) * s->ffn_dim, out = shape_mlps(s) * s->dim;
+    const int inner = shape_ffn_dim(s, of);
+    const int ffn = shape_mlps(s) * inner, out = shape_mlps(s) * s->dim;
+    const int inputs = (int)shape_part(s, PART_INPUTS);
     const struct role_size dims[N_ROLES] = {
+        // of others: a vector of dim numbers
         [ROLE_EMBED] = {s->vocab, s->embed_dim},
         [ROLE_POS] = {s->context + s->position_offset, s->dim},
         [ROLE_PROJ_IN] = {s->dim, s->embed_dim},
-        [ROLE_NORM1_W] = {s->dim, 1},
-        [ROLE_NORM1_B] = {s->dim, 1},
         [ROLE_Q] = {q_dim, s->latent_query > 0 ? s->latent_query : s->dim},
         [ROLE_Q_B] = {q_dim, 1},
         [ROLE_K] = {kv_dim, s->dim},
@@ -311,21 +332,14 @@ void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, 
         [ROLE_V] = {kv_dim, s->dim},
         [ROLE_V_B] = {kv_dim, 1},
         [ROLE_O] = {s->dim, s->n_heads * shape_output_dim(s, of)},
-        [ROLE_O_B] = {s->dim, 1},
-        [ROLE_NORM2_W] = {s->dim, 1},
-        [ROLE_NORM2_B] = {s->dim, 1},
         [ROLE_GATE] = {ffn, s->dim},
         [ROLE_GATE_B] = {ffn, 1},
         [ROLE_UP] = {ffn, s->dim},
         [ROLE_UP_B] = {ffn, 1},
-        [ROLE_DOWN] = {out, s->ffn_dim},
+        [ROLE_DOWN] = {out, inner},
         [ROLE_DOWN_B] = {out, 1},
-        [ROLE_FINAL_NORM_W] = {s->dim, 1},
-        [ROLE_FINAL_NORM_B] = {s->dim, 1},
         [ROLE_PROJ_OUT] = {s->embed_dim, s->dim},
         [ROLE_HEAD] = {s->vocab, s->embed_dim},
-        [ROLE_POST1_W] = {s->dim, 1},
-        [ROLE_POST2_W] = {s->dim, 1},
         [ROLE_Q_NORM_W] = {is_latent ? s->latent_query
                            : one     ? head
                                      : q_dim,
@@ -350,15 +364,16 @@ void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, 
         [ROLE_LATENT_K] = {s->n_heads * latent, s->latent_key},
         [ROLE_LATENT_V] = {s->n_heads * s->latent_value, latent},
         [ROLE_ROUTE_SCALE] = {s->n_experts, 1},
-        [ROLE_ROUTER_NORM_W] = {s->dim, 1},
-        [ROLE_EXPERT_NORM_W] = {s->dim, 1},
-        [ROLE_EXPERT_POST_W] = {s->dim, 1},
-        [ROLE_SHARED_POST_W] = {s->dim, 1},
+        [ROLE_INPUTS_EMBED] = {s->vocab, inputs},
+        [ROLE_INPUTS_PROJ] = {inputs, s->dim},
+        [ROLE_INPUTS_NORM_W] = {s->layer_input, 1},
+        [ROLE_INPUT_GATE] = {s->layer_input, s->dim},
+        [ROLE_INPUT_OUT] = {s->dim, s->layer_input},
     };
     CHECK(role < N_ROLES);
-    const struct role_size size = STATE_ROLES & ROLE_BIT(role) ? state_dims(s, role) : dims[role];
-    *n = size.n;
-    *k = size.k;
+    const struct role_size own = STATE_ROLES & ROLE_BIT(role) ? state_dims(s, role) : dims[role];
+    *n = own.k > 0 ? own.n : s->dim;
+    *k = own.k > 0 ? own.k : 1;
 }
 
 int64_t role_bytes(enum tensor_role role, enum dtype t, int n, int k)

@@ -74,9 +74,17 @@ enum tensor_role {
     ROLE_EXPERT_NORM_W, // [dim] norm of what experts read
     ROLE_EXPERT_POST_W, // [dim] norm of the experts' sum
     ROLE_SHARED_POST_W, // [dim] norm of the shared expert's output
+    ROLE_INPUTS_EMBED,  // [vocab, n_layers * layer_input] rows, each beside the token's in
+                        // ROLE_EMBED
+    ROLE_INPUTS_PROJ,   // [n_layers * layer_input, dim] of the embedding: the other summand
+    ROLE_INPUTS_NORM_W, // [layer_input] norm of that summand, of each layer's share by itself
+    ROLE_INPUT_GATE,    // [layer_input, dim] of the layer's output: factors on its input
+    ROLE_INPUT_OUT,     // [dim, layer_input] what the layer's output gets added,
+    ROLE_INPUT_POST_W,  // [dim] after this norm
     N_ROLES
 };
-#define ROLE_BIT(role) ((uint64_t)1 << (role))
+__extension__ typedef unsigned __int128 role_set; // of ROLE_BIT()s
+#define ROLE_BIT(role) ((role_set)1 << (role))
 
 /* How a role is stored: single rows to be gathered, panels for matmuls, or an f32 vector. */
 enum role_kind { ROLE_IS_ROWS, ROLE_IS_PANELS, ROLE_IS_VECTOR };
@@ -94,6 +102,8 @@ int role_in_layer(const struct shape *s, enum tensor_role role, int layer);
 /* 1: the logits of this matrix choose or weigh experts. Such a matrix is stored as in the file and
  * always multiplied in f32, because a wrong choice is no small error. */
 int role_is_choice(enum tensor_role role);
+/* 1: the role makes keys or values, biases and norms included. */
+int role_is_kv(enum tensor_role role);
 /* 1: of layers with a row state. */
 int role_is_state(enum tensor_role role);
 /* 1: the role is of a layer's MLP, its norm included. */
