@@ -13,11 +13,13 @@ double device_matmul_s(const struct machine *m, double bytes, double flops, doub
 
 /* Ops that the engine queues per tile of tokens in a layer (engine/line/layer_decode.c): two norms,
  * Q K V, attention, output, both halves of the MLP, tables; plus those that only some shapes have.
- * Experts add a router, its choice and a sum. */
+ * Experts add a router, its choice and a sum; an input of the layer two matrices, a gate, a norm
+ * and a sum. */
 static int layer_ops(const struct shape *s)
 {
     const int norms = s->qk_norm != QK_NORM_NONE, rope = s->position == POSITION_ROPE;
-    return 8 + 2 * norms + 2 * rope + shape_act_apart(s) + (s->n_experts > 0 ? 3 : 0);
+    return 8 + 2 * norms + 2 * rope + shape_act_apart(s) + (s->n_experts > 0 ? 3 : 0) +
+           (s->layer_input > 0 ? 5 : 0);
 }
 
 double device_launches_s(const struct setting *set)

@@ -22,13 +22,16 @@
 #define N_REQUESTS 12
 #endif
 
-enum { LLAMA, GQA, OPT, TINY, N_MODELS };
+enum { LLAMA, GQA, OPT, LENT, TINY, N_MODELS };
 
 static const char *const CONFIGS[N_MODELS] = {
     "family = llama\ndim = 256\nlayers = 5\nheads = 8\nffn = 640\nvocab = 9000\ncontext = 1024\n",
     "family = mixtral\ndim = 128\nlayers = 9\nheads = 8\nkv_heads = 2\nffn = 128\nexperts = 5\n"
     "experts_used = 2\nvocab = 5000\ncontext = 1024\ntied = 0\n",
     "family = opt\ndim = 192\nlayers = 4\nheads = 6\nffn = 768\nvocab = 4096\ncontext = 1024\n",
+    "family = gemma4\ndim = 64\nlayers = 10\nheads = 2\nkv_heads = 1\nhead_dim = 32\n"
+    "wide_head_dim = 64\nffn = 48\nlate_ffn = 96\nkv_own_layers = 6\nlayer_input = 24\n"
+    "vocab = 4200\ncontext = 1024\n",
     "family = llama\ndim = 64\nlayers = 2\nheads = 2\nffn = 96\nvocab = 4200\ncontext = 256\n",
 };
 
@@ -57,11 +60,12 @@ static void bed_add_sinks(struct pack_provider *p)
     p->vector = bed_vector;
 }
 
-/* Of all layers, of the others but one in three, of one of two; none. */
+/* Of all layers, of the others but one in three, of one of two, of narrow ones; none. */
 static void bed_add_windows(struct shape *s, int model)
 {
     for (int i = 0; i < s->n_layers; i++)
-        if (model == OPT || (model == GQA && i % 3 < 2) || (model == TINY && i == 1))
+        if (model == OPT || (model == GQA && i % 3 < 2) || (model == TINY && i == 1) ||
+            (model == LENT && !s->layer_wide[i]))
             s->layer_window[i] = model == TINY ? 35 : 50;
 }
 
@@ -222,8 +226,8 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
     double share[SHAPE_LAYERS_MAX];
     const int pyramid = evict == &UNEVEN || evict == &UNEVEN_TURNS;
     kv_pyramid(share, s->n_layers, pyramid ? 4 : 1);
-    assert_int_equal(kv_kinds_make(&b->kinds, s->layer_window, NULL, share, NULL, 0, s->n_layers),
-                     0);
+    assert_int_equal(
+        kv_kinds_make(&b->kinds, s->layer_window, s->layer_wide, share, NULL, 0, s->n_layers), 0);
     b->evict.kinds = &b->kinds;
     b->format = evict == &RINGS ? KV_MIXED : compute == COMPUTE_F32 ? KV_F32 : KV_BF16;
     b->ops = (struct ops){.isa = isa_best(), .compute = compute};

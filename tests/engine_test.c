@@ -291,7 +291,7 @@ static void test_plans_answer_alike(void **state)
         {.batch = 12, .batches = 1, .resident = 99, .decoded = 99, .prefill_tokens = 999},
         {.batch = 4, .batches = 2, .resident = 3, .decoded = 1, .prefill_tokens = 99},
     };
-    static const struct evict *const policies[] = {&FULL, &H2O, &MEAN};
+    static const struct evict *const policies[TINY] = {&FULL, &H2O, &MEAN, &BY_SLOT};
     static const struct expect jobs[] = {{1, 150, 12, REQUEST_GENERATE, 1, 1, 0},
                                          {20, 90, 40, REQUEST_SCORE, 0, 0, 0}};
     int n_decoded = 0, step = sweep_step(6);

@@ -1,5 +1,6 @@
-/* tests/pack_kinds_test.c - packs of models whose layers are of two kinds: what each layer holds,
- * and directories that lie about it under right checksums. */
+/* tests/pack_kinds_test.c - packs of models whose layers are of two kinds, and of models with rows
+ * for all layers beside the embedding's: what each layer holds, and directories that lie about it
+ * under right checksums. */
 #include "engine/model/dummy.h"
 #include "engine/model/pack.h"
 
@@ -24,13 +25,40 @@ static const char model_text[] =
     "experts = 16\nexperts_used = 2\nshared_ffn = 48\ndense_ffn = 80\ndense_layers = 2\n"
     "vocab = 300\ncontext = 64\ntied = 0\n";
 
-static void write_kinds(enum pack_weights weights, struct pack_provider *p, char path[1024])
+/* Layers 4 and 9 are wide; layers from 6 on use keys and values of layers 4 and 5. */
+static const char lent_text[] =
+    "family = gemma4\ndim = 72\nlayers = 10\nheads = 2\nkv_heads = 1\nhead_dim = 16\n"
+    "wide_head_dim = 32\nffn = 40\nlate_ffn = 80\nkv_own_layers = 6\nlayer_input = 24\n"
+    "vocab = 301\ncontext = 64\n";
+
+static void write_model(const char *text, enum pack_weights weights, struct pack_provider *p,
+                        char path[1024])
 {
     struct pack_request r = {.provider = p, .weights = weights, .path = path};
     snprintf(path, 1024, "%s", temp_path("kinds.pack"));
-    temp_write_text("kinds.cfg", model_text);
+    temp_write_text("kinds.cfg", text);
     assert_int_equal(dummy_open(p, temp_path("kinds.cfg")), OK);
     assert_int_equal(pack_write(&r), OK);
+}
+
+static void write_kinds(enum pack_weights weights, struct pack_provider *p, char path[1024])
+{
+    write_model(model_text, weights, p, path);
+}
+
+/* The whole file, to be freed, and its header. */
+static uint8_t *read_pack(const char *path, struct pack_header *h)
+{
+    uint8_t page[BLOCK_BYTES];
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(page, 1, sizeof page, f), sizeof page);
+    assert_int_equal(pack_header_decode(h, page, path), OK);
+    uint8_t *file = malloc((size_t)h->file_bytes);
+    rewind(f);
+    assert_int_equal(fread(file, 1, (size_t)h->file_bytes, f), h->file_bytes);
+    fclose(f);
+    return file;
 }
 
 static void test_layers(void **state)
@@ -118,14 +146,7 @@ static void test_lies(void **state)
     struct model m;
     char path[1024];
     write_kinds(PACK_BF16, &p, path);
-    FILE *f = fopen(path, "rb");
-    uint8_t page[BLOCK_BYTES];
-    assert_int_equal(fread(page, 1, sizeof page, f), sizeof page);
-    assert_int_equal(pack_header_decode(&h, page, path), OK);
-    uint8_t *file = malloc((size_t)h.file_bytes), *meta = file + h.meta_offset;
-    rewind(f);
-    assert_int_equal(fread(file, 1, (size_t)h.file_bytes, f), h.file_bytes);
-    fclose(f);
+    uint8_t *file = read_pack(path, &h), *meta = file + h.meta_offset;
     pack_put_shape(&shape, &p.shape);
     uint8_t *kinds = find(meta, h.meta_bytes, shape.data, shape.n_bytes);
     assert_non_null(kinds);
@@ -161,9 +182,120 @@ static void test_lies(void **state)
     dummy_close(&p);
 }
 
+/* A token's two rows are side by side, with one checksum. */
+static void test_records(void **state)
+{
+    (void)state;
+    static const enum tensor_role roles[] = {ROLE_EMBED, ROLE_INPUTS_EMBED};
+    struct pack_provider p;
+    struct pack_header h;
+    struct model m, part;
+    char path[1024];
+    write_model(lent_text, PACK_AUTO, &p, path);
+    assert_int_equal(model_open(&m, path), OK);
+    assert_int_equal(pack_check(path), OK);
+    assert_memory_equal(&m.shape, &p.shape, sizeof m.shape);
+    uint8_t *file = read_pack(path, &h);
+    for (int id = 0; id < m.shape.vocab; id++) {
+        int64_t offset, n_bytes;
+        uint8_t row[2 * 240];
+        model_embed_row(&m, id, &offset, &n_bytes);
+        assert_int_equal(n_bytes, 192 + 512); // of 144 bytes and of 480
+        assert_int_equal(m.row_crcs[id], crc32c(0, file + offset, n_bytes));
+        for (int r = 0; r < 2; r++) {
+            assert_int_equal(p.rows(p.impl, roles[r], 0, id, 1, row), OK);
+            assert_memory_equal(file + offset + (r ? 192 : 0), row, r ? 480 : 144);
+        }
+    }
+    assert_int_equal(model_cut(&part, &m, 0, 5), ERR_FIT);
+    assert_non_null(strstr(err_text(), "cannot be cut into stages"));
+    free(file);
+    model_close(&m);
+    dummy_close(&p);
+}
+
+/* Opens the pack with another shape under a right checksum. */
+static void expect_bad_shape(const char *path, uint8_t *file, struct pack_header *h,
+                             const struct shape *was, const struct shape *s, const char *what)
+{
+    struct pack_out old = {0}, new = {0};
+    pack_put_shape(&old, was);
+    pack_put_shape(&new, s);
+    uint8_t *at = find(file + h->meta_offset, h->meta_bytes, old.data, old.n_bytes);
+    assert_true(at && new.n_bytes == old.n_bytes);
+    memcpy(at, new.data, (size_t) new.n_bytes);
+    expect_corrupt(path, file, h, what);
+    memcpy(at, old.data, (size_t)old.n_bytes);
+    free(old.data);
+    free(new.data);
+}
+
+/* Where the directory has the offset of a tensor of line layer 0. */
+static uint8_t *offset_at(uint8_t *file, const struct pack_header *h, enum tensor_role role,
+                          const struct model_tensor *t)
+{
+    struct pack_out entry = {0};
+    pack_put_u32(&entry, role);
+    pack_put(&entry, "bf16\0\0\0\0", 8);
+    pack_put_u32(&entry, (uint32_t)t->n);
+    pack_put_u32(&entry, (uint32_t)t->k);
+    uint8_t *at = find(file + h->meta_offset, h->meta_bytes, entry.data, entry.n_bytes);
+    assert_non_null(at);
+    at += entry.n_bytes;
+    free(entry.data);
+    return at;
+}
+
+static void test_lent_lies(void **state)
+{
+    (void)state;
+    static const struct {
+        size_t field;
+        int value;
+        const char *what;
+    } lies[] = {{offsetof(struct shape, kv_own_layers), -1, "kv_own_layers"},
+                {offsetof(struct shape, kv_own_layers), 10, "kv_own_layers"},
+                {offsetof(struct shape, kv_own_layers), 4, "kv_own_layers"}, // no wide layer
+                {offsetof(struct shape, kv_own_layers), 5, "tensor"},
+                {offsetof(struct shape, kv_own_layers), 0, "late_ffn_dim"},
+                {offsetof(struct shape, late_ffn_dim), 0, "late_ffn_dim"},
+                {offsetof(struct shape, late_ffn_dim), 81, "tensor size"},
+                {offsetof(struct shape, layer_input), -1, "layer_input"},
+                {offsetof(struct shape, layer_input), SHAPE_DIM_MAX / 10 + 1, "layer_input"},
+                {offsetof(struct shape, layer_input), 0, "tensor role"},
+                {offsetof(struct shape, layer_input), 25, "tensor size"}};
+    struct pack_provider p;
+    struct pack_header h;
+    struct model m;
+    char path[1024];
+    write_model(lent_text, PACK_BF16, &p, path);
+    uint8_t *file = read_pack(path, &h);
+    assert_int_equal(model_open(&m, path), OK);
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        struct shape s = p.shape;
+        *(int *)(void *)((char *)&s + lies[i].field) = lies[i].value;
+        expect_bad_shape(path, file, &h, &p.shape, &s, lies[i].what);
+    }
+    const struct model_layer *l = &m.layers[0];
+    uint8_t *first = offset_at(file, &h, ROLE_EMBED, &l->tensors[ROLE_EMBED]);
+    uint8_t *second = offset_at(file, &h, ROLE_INPUTS_EMBED, &l->tensors[ROLE_INPUTS_EMBED]);
+    *second += 64;
+    expect_corrupt(path, file, &h, "layer 0: bad tensor offset");
+    *second -= 64;
+    /* Room for all rows, one after the other, but not for the records. */
+    const uint32_t late = (uint32_t)((l->n_bytes - 301 * 600) / 64 * 64), beside = late + 192;
+    memcpy(first, &late, 4);
+    memcpy(second, &beside, 4);
+    expect_corrupt(path, file, &h, "layer 0: bad tensor offset");
+    free(file);
+    model_close(&m);
+    dummy_close(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layers),
-                                       cmocka_unit_test(test_choices), cmocka_unit_test(test_lies)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers), cmocka_unit_test(test_choices), cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_records), cmocka_unit_test(test_lent_lies)};
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Rows with a state of fixed size, of a gated delta net: state_run_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
+"""Models whose layers pass more on than hidden states: state_run_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
-Wherever states are, however rows are batched, evicted from, sent back or resumed, and whatever becomes of a page: the same
+Rows with a state of fixed size, of a gated delta net, and layers with inputs of their own that use K and V of others (gemma4's small
+models). Wherever states, inputs, K and V are, however rows are batched, evicted from, sent back or resumed, and whatever becomes of a page: the same
 bytes. The numbers themselves are held to transformers' by family_golden.py.
 """
 import os
@@ -27,15 +28,31 @@ ffn = 128
 vocab = 3000
 context = 512
 """
+LENT = """family = gemma4
+dim = 96
+layers = 10
+heads = 4
+kv_heads = 1
+head_dim = 32
+wide_head_dim = 64
+ffn = 80
+late_ffn = 160
+kv_own_layers = 6
+layer_input = 512
+vocab = 3000
+context = 512
+"""  # wide: the fifth and the last layer. What goes with 50 tokens is more than a MiB, which is checked as one
+MODELS = {"states": MODEL, "lent": LENT}
+APART = {"states": "state of each row", "lent": "share keys and values between layers"}  # why layers do not attend apart
 SIM = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/sim_device.so")
-DEVICE = ["--device", f"{SIM}:7,20,0,{48 << 20}", "--mem-device", "16M"]
+DEVICE = ["--device", f"{SIM}:7,20,0,{48 << 20}", "--mem-device", "32M"]
 TWO = ["--batch", "3", "--batches", "2"]
 
 
 class Job:
-    def __init__(self, tally, place, n, *flags, tokens=(8, 32)):
-        self.tally, self.place, self.flags = tally, place, flags
-        self.model = place.write("states.cfg", MODEL.encode())
+    def __init__(self, tally, place, name, n, *flags, tokens=(8, 32)):
+        self.tally, self.place, self.name, self.flags = tally, place, name, flags
+        self.model = place.write(f"{name}.cfg", MODELS[name].encode())
         self.source = place.rows("rows.jsonl", job_rows(n, 21, tokens=tokens))
         self.want = b""
         self.want = self.same("alone", "--batch", "1")
@@ -46,32 +63,44 @@ class Job:
     def same(self, what, *more, **env):
         out = self.place.fresh()
         done = self.place.sluice(*self.args(out, *more), **env)
-        self.tally.check(done.code == 0, f"{what}: exit {done.code}: {done.err[-300:]!r}")
-        self.tally.check(not self.want or read(out) == self.want, f"{what}: {difference(self.want, read(out))}")
+        self.tally.check(done.code == 0, f"{self.name}, {what}: exit {done.code}: {done.err[-300:]!r}")
+        self.tally.check(not self.want or read(out) == self.want, f"{self.name}, {what}: {difference(self.want, read(out))}")
         self.err = done.err
         return read(out)
 
 
-def places(tally, place, a):
+def each(part):
+    """The part of every model."""
+    def run(tally, place, a):
+        for name in MODELS:
+            part(tally, place, a, name)
+    run.__name__, run.__doc__ = part.__name__, part.__doc__
+    return run
+
+
+@each
+def places(tally, place, a, name):
     """In RAM, on the disk and on a device; batches of any size; prompts in tiles; threads."""
-    for flags in pick(([],), ([], H2O, ["--kv-format", "q4"], ["--kv-format", "mixed", *H2O], ["--compute", "f32", "--kv-format", "f32"])):
-        job = Job(tally, place, 12, *flags)
+    for flags in pick(([],), ([], H2O, ["--kv-format", "q4"], ["--kv-format", "mixed", *H2O], ["--compute", "f32", "--kv-format", "f32"],
+                              [*H2O, "--kv-positions", "slot"])):
+        job = Job(tally, place, name, 12, *flags)
         job.same("two batches", *TWO, "-t", "2")
         job.same("on the disk", *ALL_ON_DISK, *TWO)
         job.same("prompts by the piece", *ALL_ON_DISK, "--batch", "4", "--batches", "2", "--prefill-tokens", "40")
         job.same("half of it", "--percent", "0", "50", "0", "50", "0", "50", *TWO)
         job.same("without sharing", "--share-prefixes", "off")
-    job = Job(tally, place, 12, *DEVICE)
+    job = Job(tally, place, name, 12, *DEVICE)
     job.same("in its RAM", "--percent", "0", "100", "0", "100", "0", "100", *TWO)
     job.same("half of it, a device", *["--percent"], "50", "50", "50", "25", "50", "50", *TWO)
     job.same("on the disk, a device", *ALL_ON_DISK, *TWO)
     done = place.sluice(*job.args(place.fresh(), "--attn", "cpu"))
-    tally.check(done.code == 2 and "state of each row" in done.last(), f"--attn cpu: exit {done.code}: {done.last()}")
+    tally.check(done.code == 2 and APART[name] in done.last(), f"{name}, --attn cpu: exit {done.code}: {done.last()}")
 
 
-def kills(tally, place, a):
-    """A killed job goes on from its tokens: the states are made again."""
-    job = Job(tally, place, 10, *TWO, tokens=(20, 60))
+@each
+def kills(tally, place, a, name):
+    """A killed job goes on from its tokens: what layers pass on is made again."""
+    job = Job(tally, place, name, 10, *TWO, tokens=(20, 60))
     for n in range(pick(3, 20)):
         out, r = place.fresh(), random.Random(1000 * a.seed + n)
         for flags in ([], [*ALL_ON_DISK]):
@@ -80,17 +109,19 @@ def kills(tally, place, a):
             p.signal(signal.SIGKILL)
             p.end(60)
         done = place.sluice(*job.args(out))
-        tally.check(done.code == 0 and read(out) == job.want, f"kill {n}: exit {done.code}: {difference(job.want, read(out))}")
+        tally.check(done.code == 0 and read(out) == job.want, f"{name}, kill {n}: exit {done.code}: {difference(job.want, read(out))}")
 
 
-def repairs(tally, place, a):
-    """A page of a state that changes on the disk costs its row another start, and no byte."""
-    job = Job(tally, place, 12, *TWO)
+@each
+def repairs(tally, place, a, name):
+    """A page of a state, or a piece of what goes with tokens, that changes on the disk costs its rows another start, and no byte."""
+    job = Job(tally, place, name, 12, *TWO)
     again = 0
+    percent = ("0", "100", "0", "0", "0", "100") if name == "states" else ("0", "100", "100", "0", "0", "0")
     for seed in range(a.seed, a.seed + pick(3, 20)):
-        job.same(f"flips, seed {seed}", "--percent", "0", "100", "0", "0", "0", "100", SLUICE_FAULT=f"seed={seed},read.flip=1/40")
+        job.same(f"flips, seed {seed}", "--percent", *percent, SLUICE_FAULT=f"seed={seed},read.flip=1/40")
         again += len(re.findall(r"will be computed again", job.err))
-    tally.check(again > 0, "no flip was met")
+    tally.check(again > 0, f"{name}: no flip was met")
 
 
 if __name__ == "__main__":

@@ -46,8 +46,10 @@ int64_t layer_scratch_bytes(const struct device_scratch *of, const struct ops *o
 {
     const struct shape *s = &model->shape;
     int heads = (int)layer_head_numbers(s);
-    int mlp = (int)max_i64(shape_mlp_numbers(s), s->ffn_dim);
-    int wide = (int)max_i64(max_i64(s->dim, mlp), max_i64(heads, s->embed_dim));
+    int mlp =
+        (int)max_i64(max_i64(s->ffn_dim, s->late_ffn_dim), max_i64(s->dense_dim, s->shared_dim));
+    int rows = (int)max_i64(s->embed_dim, shape_part(s, PART_INPUTS));
+    int wide = (int)max_i64(max_i64(s->dim, mlp), max_i64(heads, rows));
     int widest = (int)max_i64(wide, max_i64(shape_state_qkv(s), shape_state_v(s)));
     int64_t most = attend_bytes(of, ops, model, prompt_max, slots_cap, evict);
     most = max_i64(most, of->matmul(ops, tile_tokens, (int)max_i64(widest, HEAD_TILE), widest));
