@@ -124,5 +124,16 @@ def repairs(tally, place, a, name):
     tally.check(again > 0, f"{name}: no flip was met")
 
 
+@each
+def replans(tally, place, a, name):
+    """A plan that changes after some passes, for a budget that is drawn."""
+    job = Job(tally, place, name, 10, "--mem-ram", "48M", "--prefill-tokens", "48", tokens=(16, 40))
+    changes = 0
+    for seed in range(a.seed, a.seed + pick(2, 6)):
+        job.same(f"replans, seed {seed}", *(ALL_ON_DISK if seed % 2 else []), SLUICE_REPLAN=f"{1 + seed % 3},{seed}")
+        changes += job.err.count("plan: pass ")
+    tally.check(changes > 0, f"{name}: no plan changed")
+
+
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, [places, kills, repairs]))
+    sys.exit(run_parts(__doc__, [places, kills, repairs, replans]))

@@ -76,7 +76,7 @@ enum err home_hidden_came(const struct home *h, int64_t step, int64_t first, int
     if (!f || !f->bad)
         return OK;
     enum err err = OK;
-    for (int64_t i = first * 4 / PIECE_BYTES; i * PIECE_BYTES < (first + n) * 4; i++)
+    for (int64_t i = first * 4 / PIECE_BYTES; n > 0 && i * PIECE_BYTES < (first + n) * 4; i++)
         err = err == OK ? f->segments[i].err : err;
     return err;
 }

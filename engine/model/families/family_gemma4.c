@@ -347,7 +347,7 @@ static enum err end_shared(const struct source *s, const char *name, struct shap
     if (shared > 0 && shape->ffn_dim > SHAPE_DIM_MAX / (1 + wider))
         return family_fail(s, name, "intermediate_size", "out of range");
     shape->late_ffn_dim = shared > 0 ? shape->ffn_dim * (1 + wider) : 0;
-    TRY(source_int(s, "vocab_size_per_layer_input", 1, SHAPE_VOCAB_MAX, &vocab, &found));
+    TRY(source_int(s, "vocab_size_per_layer_input", 0, SHAPE_VOCAB_MAX, &vocab, &found));
     return shape->layer_input == 0 || vocab == shape->vocab
                ? OK
                : family_fail(s, name, "vocab_size_per_layer_input", "unsupported: %lld, not %d",
