@@ -396,7 +396,7 @@ const char *shape_check(const struct shape *s)
         return "act_limit";
     if (!in_range(s->gated, 0, 1))
         return "gated";
-    if (!in_range(s->qk_norm, QK_NORM_NONE, QK_NORM_WHOLE))
+    if (!in_range(s->qk_norm, QK_NORM_NONE, QK_NORM_TURNED))
         return "qk_norm";
     if (!in_range(s->branches, BRANCHES_SERIAL, BRANCHES_SHARE_NORM) ||
         (s->branches != BRANCHES_SERIAL && (s->norm_place != NORM_BEFORE || s->branch_scale != 1)))

@@ -29,8 +29,9 @@ enum position_kind { POSITION_ROPE, POSITION_LEARNED };
  * attention and MLP, before the sums (olmo2); before and after attention and MLP (gemma2). */
 enum norm_place { NORM_BEFORE, NORM_AFTER_SUM, NORM_OF_BRANCH, NORM_AROUND };
 /* Norms of q and k before rotation: per head with one weight [head_dim]; per head with a weight of
- * its own (stablelm: LayerNorm without bias); over the whole vector. */
-enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_OWN, QK_NORM_WHOLE };
+ * its own (stablelm: LayerNorm without bias); over the whole vector. QK_NORM_TURNED is as
+ * QK_NORM_HEAD, but after the rotation. */
+enum qk_norm { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_OWN, QK_NORM_WHOLE, QK_NORM_TURNED };
 /* x + attention(norm1 x), then x + mlp(norm2 x); both read the same x; both read norm1 x. */
 enum branches { BRANCHES_SERIAL, BRANCHES_PARALLEL, BRANCHES_SHARE_NORM };
 

@@ -511,6 +511,62 @@ static void test_routers(void **state)
     expect_bad("n_group: unsupported in mixtral models");
 }
 
+static void hunyuan_moe(void)
+{
+    start_hf("hunyuan_v1_moe");
+    set_int("num_experts", EXPERTS);
+    fake.ints_key = "moe_topk";
+    fake.n_ints = 2;
+    fake.ints[0] = fake.ints[1] = USED;
+    add_layers("model.layers.", attention, 6);
+    add_layers("model.layers.",
+               (struct line[]){{"self_attn.query_layernorm.weight", HEAD_DIM, 0},
+                               {"self_attn.key_layernorm.weight", HEAD_DIM, 0},
+                               {"mlp.gate.wg.weight", EXPERTS, DIM},
+                               {"mlp.shared_mlp.gate_proj.weight", FFN, DIM},
+                               {"mlp.shared_mlp.up_proj.weight", FFN, DIM},
+                               {"mlp.shared_mlp.down_proj.weight", DIM, FFN}},
+               6);
+    add_stack("mlp.experts.gate_up_proj", EXPERTS, 2 * FFN, DIM);
+    add_stack("mlp.experts.down_proj", EXPERTS, DIM, FFN);
+}
+
+/* Counts may be lists of one number a layer. */
+static void test_hunyuan_moe(void **state)
+{
+    const struct shape *s = &model.shape;
+    (void)state;
+    hunyuan_moe();
+    expect_good();
+    assert_true(s->n_experts == EXPERTS && s->n_experts_used == USED && s->shared_dim == FFN);
+    assert_true(s->route_alone && !s->shared_gate && s->qk_norm == QK_NORM_TURNED);
+    fake.ints[1] = USED + 1;
+    expect_bad("moe_topk: unsupported: 3 in layer 1, but 2 in layer 0");
+    fake.ints[1] = SHAPE_EXPERTS_USED_MAX + 1;
+    expect_bad("moe_topk: out of range");
+    fake.ints[0] = fake.ints[1] = EXPERTS + 1;
+    expect_bad("6 exceeds the 5 experts");
+    fake.n_ints = 0;
+    expect_bad("moe_topk: missing");
+    set_int("moe_topk", USED);
+    unset("num_experts");
+    fake.ints_key = "num_experts";
+    fake.n_ints = 2;
+    fake.ints[0] = EXPERTS;
+    fake.ints[1] = EXPERTS - 1;
+    expect_bad("num_experts: unsupported: 4 in layer 1, but 5 in layer 0");
+    fake.ints[1] = EXPERTS;
+    expect_good();
+    set_int("n_group", 0); // no key of its class
+    set_int("routed_scaling_factor", 0);
+    expect_good();
+    set_flag("group_limited_greedy", 1);
+    expect_bad("group_limited_greedy: unsupported in hunyuan_moe models");
+    unset("group_limited_greedy");
+    tensor("model.layers.1.mlp.shared_mlp.up_proj.weight")->dims[0] = 2 * FFN; // of two experts
+    expect_bad("shared_mlp.up_proj.weight: expected [640, 512]");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -519,6 +575,7 @@ int main(void)
         cmocka_unit_test(test_gpt_oss),       cmocka_unit_test(test_two_kinds),
         cmocka_unit_test(test_granite_moe),   cmocka_unit_test(test_bad_kinds),
         cmocka_unit_test(test_shared_expert), cmocka_unit_test(test_routers),
+        cmocka_unit_test(test_hunyuan_moe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -125,17 +125,13 @@ enum err source_int_list(const struct source *s, const char *key, int64_t min, i
     const int more = fake.more_key && strcmp(key, fake.more_key) == 0;
     const int64_t *ints = more ? fake.more_ints : fake.ints;
     const int n_ints = more ? fake.n_more_ints : fake.n_ints;
-    enum err e;
-    const struct fake_value *one = value_find(s, key, FAKE_INT, found, &e);
     *n = *found = 0;
-    if (one) {
-        out[0] = (int64_t)one->number;
-        *n = *found = 1;
-        return OK;
-    }
     if (n_ints == 0 ||
-        (!more && strcmp(key, fake.ints_key ? fake.ints_key : "mlp_only_layers") != 0))
-        return OK;
+        (!more && strcmp(key, fake.ints_key ? fake.ints_key : "mlp_only_layers") != 0)) {
+        const enum err e = source_int(s, key, min, max, out, found); // one is a list, too
+        *n = *found;
+        return e;
+    }
     for (int i = 0; i < n_ints; i++) {
         if (i == capacity || ints[i] < min || ints[i] > max)
             return fail(ERR_INPUT, "fake: %s: out of range", key);
@@ -172,7 +168,9 @@ enum err source_check_ends(const struct source *s, int64_t vocab)
 void source_weigh(const struct source *s, const char *key, double *out, int *found)
 {
     char full[SOURCE_KEY_BYTES];
-    *found = 0;
+    *found = fake.n_ints > 0 && fake.ints_key && strcmp(fake.ints_key, key) == 0;
+    if (*found)
+        *out = NAN;
     for (int i = 0; i < fake.n_values; i++)
         if (strcmp(fake.values[i].key, source_key(s, key, full, sizeof full)) == 0) {
             int number = fake.values[i].kind != FAKE_STR;

@@ -287,6 +287,44 @@ static void test_apertus(void **state)
     expect_bad("act: out of range");
 }
 
+static void test_hunyuan_dense(void **state)
+{
+    static const struct line qk[] = {{"self_attn.query_layernorm.weight", HEAD_DIM, 0},
+                                     {"self_attn.key_layernorm.weight", HEAD_DIM, 0}};
+    (void)state;
+    start_layers("hunyuan_v1_dense", norms, 2);
+    expect_bad("model.layers.0.self_attn.query_layernorm.weight: missing");
+    add_layers("model.layers.", qk, 2);
+    set_flag("use_qk_norm", 1);
+    set_int("num_experts", 1);
+    set_str("rope_scaling.type", "dynamic");
+    expect_good();
+    const float plain = model.shape.ropes[0].inv_freq[1];
+    assert_true(model.shape.qk_norm == QK_NORM_TURNED && !model.tied);
+    set_float("rope_scaling.alpha", 1000); // theta grows by 1000^(64 / 62)
+    expect_good();
+    assert_true(fabsf(model.shape.ropes[0].inv_freq[1] / plain - 0.80025f) < 1e-4f);
+    set_str("rope_scaling.type", "default"); // for which alpha is nothing
+    expect_good();
+    assert_true(model.shape.ropes[0].inv_freq[1] == plain);
+    set_str("rope_scaling.type", "dynamic");
+    for (int i = 0; i < 3; i++) {
+        set_float("rope_scaling.alpha", (double[]){-1, NAN, INFINITY}[i]);
+        expect_bad("rope_scaling.alpha: ");
+    }
+    set_float("rope_scaling.alpha", 2);
+    set_float("rope_scaling.partial_rotary_factor", 2.0 / HEAD_DIM);
+    expect_bad("rope_scaling: alpha: a head of 2 numbers is too small for it");
+    unset("rope_scaling.partial_rotary_factor");
+    set_flag("use_cla", 1);
+    expect_bad("use_cla: unsupported in hunyuan_dense models");
+    start_layers("llama", norms, 2); // whose class does not know alpha
+    set_str("rope_scaling.type", "dynamic");
+    set_float("rope_scaling.alpha", 1000);
+    expect_good();
+    assert_true(model.shape.ropes[0].inv_freq[1] == plain);
+}
+
 /* What a pack may say of these. */
 static void test_bounds(void **state)
 {
@@ -303,6 +341,10 @@ static void test_bounds(void **state)
     s.bare_norm = 1; // of RMS norms
     assert_string_equal(shape_check(&s), "bare_norm");
     s.bare_norm = 0;
+    s.qk_norm = QK_NORM_TURNED + 1;
+    assert_string_equal(shape_check(&s), "qk_norm");
+    s.qk_norm = QK_NORM_TURNED;
+    assert_null(shape_check(&s));
     s.query_beta = 0.1f; // of no period
     assert_string_equal(shape_check(&s), "query_period");
     s.query_beta = -1;
@@ -315,7 +357,8 @@ int main(void)
         cmocka_unit_test(test_seed_oss), cmocka_unit_test(test_olmo3),
         cmocka_unit_test(test_exaone4),  cmocka_unit_test(test_cohere),
         cmocka_unit_test(test_gguf),     cmocka_unit_test(test_ministral3),
-        cmocka_unit_test(test_apertus),  cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_apertus),  cmocka_unit_test(test_hunyuan_dense),
+        cmocka_unit_test(test_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

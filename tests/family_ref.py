@@ -21,6 +21,7 @@ ACTS = {
 }
 ACTS["gelu_pytorch_tanh"] = ACTS["gelu_new"]
 GEMMA4 = "gemma4_text"
+HUNYUAN = ("hunyuan_v1_dense", "hunyuan_v1_moe")
 LATENT = ("deepseek_v3", "glm4_moe_lite", "deepseek_v2", "mistral4")  # attention
 LOGISTIC = ("glm4_moe", "solar_open", "dots1", "minimax_m2", "deepseek_v3", "glm4_moe_lite")  # of routers
 NOT_NORMED = ("qwen2_moe", "qwen3_moe", "glm4_moe", "solar_open", "dots1", "olmoe", *LATENT)  # unless norm_topk_prob
@@ -83,7 +84,8 @@ class Family:
         partial = {GEMMA4: 0.25, "gpt_neox": 0.25, "stablelm": 0.25, "glm4_moe": 0.5}.get(self.kind, 1.0) if partial is None else partial
         kind = rope.get("rope_type", rope.get("type", "default"))
         self.turned = self.c["qk_rope_head_dim"] if self.kind in LATENT else int(self.head_dim * partial)
-        base = rope["rope_theta"] ** (np.arange(0, self.turned, 2) / self.turned)
+        stretch = rope.get("alpha", 1) ** (self.turned / (self.turned - 2))
+        base = (rope["rope_theta"] * stretch) ** (np.arange(0, self.turned, 2) / self.turned)
         self.freq, self.long_freq, self.rope_scale, self.long_from = 1 / base, None, 1.0, math.inf
         usual = c.get("rope_local_base_freq", 5e5 if self.kind == "olmo3" else 1e4)
         local = (c.get("rope_parameters") or {}).get("sliding_attention", {}).get("rope_theta", usual)
@@ -321,6 +323,9 @@ class Family:
             q = self.qk_norms(p, self.linear(p + "self_attn.q_proj", x).reshape(len(x), -1, self.head_dim), "q")
             return self.rotate(q, pos, layer, n_tokens), *self.lent[self.is_local(layer)]
         q, k, v = self.projections(p, x)
+        if self.kind in HUNYUAN:
+            q, k = self.rotate(q, pos, layer, n_tokens), self.rotate(k, pos, layer, n_tokens)
+            return *(self.rms_norm(y, self.w[f"{p}self_attn.{name}_layernorm.weight"]) for y, name in ((q, "query"), (k, "key"))), v
         q, k = self.qk_norms(p, q, "q"), self.qk_norms(p, k, "k")
         k = self.rotate(k, pos, layer, n_tokens)
         if self.kind == GEMMA4:
@@ -371,7 +376,8 @@ class Family:
 
     def experts(self, p, router, x):
         """Of each token the experts with the largest logits, or scores with a bias, by their share."""
-        logits, k = self.linear(router, x), self.c.get("num_experts_per_tok", self.c.get("moe_k"))
+        logits, k = self.linear(router, x), self.c.get("num_experts_per_tok", self.c.get("moe_k", self.c.get("moe_topk")))
+        k = k[0] if isinstance(k, list) else k
         scores = 1 / (1 + np.exp(-logits)) if self.kind in LOGISTIC else softmax(logits)
         key, slope = self.choice(p, logits, scores)
         self.near(key, k, logits, slope)
@@ -412,14 +418,16 @@ class Family:
         if p + "shared_mlp.input_linear.weight" in self.w:  # granitemoe: gate above up, without a logistic
             gate, up = np.split(self.linear(p + "shared_mlp.input_linear", x), 2, axis=-1)
             return self.linear(p + "shared_mlp.output_linear", self.act(gate) * up)
-        if p + "mlp.shared_experts.up_proj.weight" in self.w:
-            return self.gated(p + "mlp.shared_experts.", x)
+        for name in ("mlp.shared_experts.", "mlp.shared_mlp."):
+            if f"{p}{name}up_proj.weight" in self.w:
+                return self.gated(p + name, x)
         if p + "mlp.shared_expert_gate.weight" not in self.w:
             return 0
         return self.gated(p + "mlp.shared_expert.", x) / (1 + np.exp(-self.linear(p + "mlp.shared_expert_gate", x)))
 
     def mlp(self, p, x):
-        for router in ("block_sparse_moe.gate", "block_sparse_moe.router.layer", "block_sparse_moe.router", "mlp.gate", "mlp.router"):
+        for router in ("block_sparse_moe.gate", "block_sparse_moe.router.layer", "block_sparse_moe.router", "mlp.gate", "mlp.gate.wg",
+                       "mlp.router"):
             if f"{p}{router}.weight" in self.w:
                 return self.experts(p, p + router, x)
         if self.kind == "gpt_neox":

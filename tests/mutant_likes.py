@@ -61,3 +61,12 @@ fault("GGUF: experts that a bias chooses are scored by a softmax if the file doe
       "family_golden.py --only glm4_moe_lite-plain")
 fault("GGUF: nemotron_h's epsilon is looked for under RMSNorm's key only", "engine/model/families/family_llama.c",
       'TRY(family_float(s, name, ".attention.layer_norm_epsilon", 0, 0.1, &eps)); // nemotron_h, too', "", "family_hybrid_test")
+fault("hunyuan: norms of q and k come before RoPE", "engine/line/layer_decode.c",
+      "if (s->qk_norm != QK_NORM_NONE && s->qk_norm != QK_NORM_TURNED)", "if (s->qk_norm != QK_NORM_NONE)",
+      "family_golden.py --only hunyuan_v1_dense-alpha")
+fault("hunyuan: keys turn by rank, too", "engine/api/run_setup.c", "if (s->qk_norm == QK_NORM_TURNED)", "if (0)",
+      "rolling_test.py --only refused")
+fault("hunyuan: alpha is not read", "engine/model/families/rope.c", "if (r.kind == ROPE_DYNAMIC && r.alpha > 0)", "if (0)", LIKES)
+fault("hunyuan: every family has alpha", "engine/model/families/family_llama.c", "    if (!d->alpha)\n", "    if (0)\n", LIKES)
+fault("hunyuan: a list counts by its first number", "engine/model/families/family_llama.c", "if (list[i] != list[0])", "if (0)",
+      "family_experts_test")

@@ -197,11 +197,13 @@ def refused(tally, bed, _):
     """One clear line, exit 2."""
     opt = bed.checkpoint("opt-mha", 512)
     source = bed.place.rows("r.jsonl", [run_row("a", bed.ids(8), 4)])
-    phi = bed.place.at("longrope")
-    families.write_hf(phi, "phi3-long", families.stored()["phi3-long"]["tensors"], "f32")
+    stored, phi, hunyuan = families.stored(), bed.place.at("longrope"), bed.place.at("hunyuan")
+    for path, spec in ((phi, "phi3-long"), (hunyuan, "hunyuan_v1_dense-alpha")):
+        families.write_hf(path, spec, stored[spec]["tensors"], "f32")
     for what, words, model, flags in (("learned positions", "learned positions", opt, STREAMING),
                                       ("full", "--kv-policy streaming", bed.model, []),
                                       ("another table", "another table", phi, STREAMING),
+                                      ("norms behind RoPE", "norms keys after it turns them", hunyuan, STREAMING),
                                       ("no such word", "true or slot", bed.model, [*STREAMING, "--kv-positions", "rolling"])):
         for command in ("run", "score"):
             done = bed.place.expect(tally, f"{command}, {what}", 2, command, "-m", model, "-i", source, "-o", bed.place.fresh(), "-t", "1",
@@ -211,6 +213,7 @@ def refused(tally, bed, _):
                                 *SLOT, *flags)
         tally.check(words in done.error_line(), f"plan, {what}: {done.error_line()!r}")
     shutil.rmtree(phi)
+    shutil.rmtree(hunyuan)
 
 
 @from_full

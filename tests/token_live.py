@@ -187,7 +187,8 @@ RULES = {  # tokenizer.ggml.pre: normalizer, pre-tokenizer, ignore_merges, adds 
 }
 for name, *patterns in (("glm4", LLAMA3), ("gpt-4o", O200K), ("llama4", O200K), ("minimax-m2", O200K), ("tekken", TEKKEN),
                         ("lfm2", LLAMA3), ("pixtral", LLAMA3), ("dbrx", LLAMA3), ("smaug-bpe", LLAMA3), ("seed-coder", SEED),
-                        ("deepseek-r1-qwen", QWEN2), ("stablelm2", QWEN2), ("solar-open", QWEN2), ("deepseek-v3", *DEEPSEEK)):
+                        ("deepseek-r1-qwen", QWEN2), ("stablelm2", QWEN2), ("solar-open", QWEN2), ("deepseek-v3", *DEEPSEEK),
+                        ("hunyuan", QWEN2), ("hunyuan-dense", *DEEPSEEK)):
     RULES[name] = (None, lambda p=patterns: pre.Sequence([*(pre.Split(Regex(x), "isolated") for x in p),
                                                           pre.ByteLevel(add_prefix_space=False, use_regex=False)]),
                    name in ("tekken", "lfm2", "pixtral"), name in ("tekken", "lfm2", "pixtral"))

@@ -107,6 +107,12 @@ enum err run_check_positions(const struct run *r, const struct evict *e)
                     "--kv-positions slot: %s has learned positions, which a key cannot "
                     "change (--kv-positions true)",
                     s->family);
+    if (s->qk_norm == QK_NORM_TURNED)
+        return fail(
+            ERR_USAGE,
+            "--kv-positions slot: %s norms keys after it turns them, so a stored key cannot "
+            "turn again (--kv-positions true)",
+            s->family);
     if (s->rope_long > 0)
         return fail(ERR_USAGE,
                     "--kv-positions slot: %s turns rows of more than %d tokens by "

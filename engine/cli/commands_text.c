@@ -120,7 +120,8 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
     static const char *const acts[] = {"none",         "relu", "relu squared",       "gelu",
                                        "gelu by tanh", "silu", "gelu by a logistic", "xielu"};
     static const char *const qk[] = {"", "one weight for all heads", "each head its own weight",
-                                     "of the whole vectors"};
+                                     "of the whole vectors",
+                                     "one weight for all heads, after RoPE"};
     static const char *const branches[] = {"", "attention and MLP of the same input",
                                            "attention and MLP of the same norm"};
     const struct {

@@ -21,7 +21,7 @@ static void qk_norm(struct layer_work *w, const struct model_layer *l, const uin
         ops_run_norm(&w->ops, &args);
         return;
     }
-    if (s->qk_norm == QK_NORM_HEAD) {
+    if (s->qk_norm != QK_NORM_OWN) {
         args.m = m * heads;
         args.x_stride = args.y_stride = dim;
         ops_run_norm(&w->ops, &args);
@@ -33,6 +33,14 @@ static void qk_norm(struct layer_work *w, const struct model_layer *l, const uin
         args.y += dim;
         args.weight += dim;
     }
+}
+
+static void qk_norms(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                     int m)
+{
+    qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, w->shape->n_heads, m);
+    if (!shape_borrows_kv(w->shape, w->layer))
+        qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, shape_kv_heads(w->shape, w->layer), m);
 }
 
 /* Divides each head of the values by its root mean square: those of the tile, or the keys' where
@@ -93,11 +101,11 @@ void tile_before(struct layer_work *w, const struct model_layer *l, const uint8_
         layer_project(w, l, weights, &gate, 1, in, t->n);
     if (s->value_norm && own)
         value_norm(w, kv_heads, t->n);
-    if (s->qk_norm != QK_NORM_NONE)
-        qk_norm(w, l, weights, ROLE_Q_NORM_W, w->q, s->n_heads, t->n);
-    if (s->qk_norm != QK_NORM_NONE && own)
-        qk_norm(w, l, weights, ROLE_K_NORM_W, w->k, kv_heads, t->n);
+    if (s->qk_norm != QK_NORM_NONE && s->qk_norm != QK_NORM_TURNED)
+        qk_norms(w, l, weights, t->n);
     tile_rope(w, t, cuts, layer);
+    if (s->qk_norm == QK_NORM_TURNED)
+        qk_norms(w, l, weights, t->n);
     const int turn = !layer_by_rank(w, layer) || s->latent_key > 0; // else attention turns keys
     if (turn)
         layer_rotate(w, w->q, s->n_heads, t->n);

@@ -66,7 +66,8 @@ def json_seeds():
                 "use_sliding_window": False, "text_config": {"eos_token_id": 1}})
     for rope in ROPES:
         yield dump({**LLAMA, "rope_scaling": rope})
-    for kind in ("mistral", "qwen2", "qwen3", "gemma", "smollm3", "seed_oss", "olmo3", "exaone4", "cohere2", "ministral3", "apertus"):
+    for kind in ("mistral", "qwen2", "qwen3", "gemma", "smollm3", "seed_oss", "olmo3", "exaone4", "cohere2", "ministral3", "apertus",
+                 "hunyuan_v1_dense"):
         yield dump({**LLAMA, "model_type": kind, "architectures": [kind.capitalize() + "ForCausalLM"]})
     for config, shapes in family_seeds():
         yield dump(config, b"", b"", header_of(shapes))

@@ -12,11 +12,12 @@ import latent
 import tiny
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "granitemoe", "granitemoeshared", "glm4_moe", "solar_open", "dots1",
-            "minimax_m2", "ernie4_5_moe", "olmoe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2_moe", "granitemoehybrid",
+            "minimax_m2", "ernie4_5_moe", "olmoe", "hunyuan_v1_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2_moe", "granitemoehybrid",
             "nemotron_h", "gemma4_moe", *latent.FAMILIES)
 YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0}
+ALPHA = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}
 
 
 def specs(common):
@@ -54,6 +55,9 @@ def specs(common):
 
     def olmoe(*shape, **more):
         return common("olmoe", *shape, hidden_act="silu", rms_norm_eps=1e-5, **more)
+
+    def hunyuan(*shape, **more):
+        return common("hunyuan_v1_moe", *shape, hidden_act="silu", rms_norm_eps=1e-5, **more)
 
     return {
         "mixtral-plain": mixtral(128, 4, 2, 160, 2, sliding_window=None, rope_theta=1000000.0, num_local_experts=8,
@@ -147,12 +151,17 @@ def specs(common):
         "olmoe-norm": olmoe(96, 3, 1, 96, 3, rope_theta=10000.0, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True,
                             tie_word_embeddings=True),
         "olmoe-narrow": olmoe(64, 2, 1, 24, 2, rope_theta=10000.0, num_experts=6, num_experts_per_tok=3),
+        "hunyuan_v1_moe-alpha": hunyuan(128, 4, 2, 96, 2, head_dim=32, rope_theta=10000.0, rope_scaling=ALPHA, num_experts=8,
+                                        moe_topk=[2, 2]),
+        "hunyuan_v1_moe-narrow": hunyuan(96, 3, 3, 48, 2, head_dim=48, rope_theta=20000.0, num_experts=6, moe_topk=2,
+                                         attention_bias=True, tie_word_embeddings=True),
+        "hunyuan_v1_moe-fused": hunyuan(64, 2, 1, 64, 3, head_dim=64, rope_parameters=DEFAULT, num_experts=5, moe_topk=4),
         "olmoe-fused": olmoe(64, 2, 1, 32, 2, rope_parameters=DEFAULT, num_experts=5, num_experts_per_tok=4),
     }
 
 
 FUSED = ("mixtral-fused", "qwen3_moe-fused", "qwen3_moe-narrow-fused", "qwen2_moe-fused", "granitemoe-fused", "glm4_moe-fused", "dots1-fused",
-         "minimax_m2-fused", "ernie4_5_moe-fused", "olmoe-fused", "qwen3_next-fused", "qwen3_5_moe-text",
+         "minimax_m2-fused", "ernie4_5_moe-fused", "olmoe-fused", "hunyuan_v1_moe-fused", "qwen3_next-fused", "qwen3_5_moe-text",
          *latent.FUSED)  # as save_original_format=False leaves them
 OLD_GGUF = ("mixtral-wide",)  # one tensor per expert, as before 2024
 NO_GGUF = {"mixtral-window": "sliding_window", "mixtral-fused": "sliding_window",
@@ -173,7 +182,7 @@ def gain_of(spec, name):
         return 4
     if name.endswith("router.proj.weight"):  # of vectors as long as 1
         return 20
-    routers = ("mlp.gate.weight", "block_sparse_moe.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight", "router.weight",
+    routers = ("mlp.gate.weight", "mlp.gate.wg.weight", "block_sparse_moe.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight", "router.weight",
                "router.layer.weight")
     return 2.5 if name.endswith(routers) else None
 
@@ -251,6 +260,11 @@ def gguf_keys(w, c):
     if count is None:  # nemotron_h with MLPs
         return
     w.add_expert_count(count)
+    if "moe_topk" in c:
+        w.add_expert_used_count(max(np.atleast_1d(c["moe_topk"]).tolist()))
+        w.add_expert_shared_count(1)
+        w.add_expert_feed_forward_length(c["intermediate_size"])
+        w.add_expert_shared_feed_forward_length(c["intermediate_size"])
     if "num_experts_per_tok" in c or "moe_k" in c:
         w.add_expert_used_count(c.get("num_experts_per_tok", c.get("moe_k")))
     if c["model_type"] in ("glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe", "lfm2_moe", "deepseek_v2", "deepseek_v3"):

@@ -180,6 +180,12 @@ SPECS = {
                            use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}),
     **experts.specs(common),
     # like llama, each in a way of its own
+    "hunyuan_v1_dense-alpha": common("hunyuan_v1_dense", 128, 4, 2, 192, 2, head_dim=64, hidden_act="silu", rms_norm_eps=1e-5,
+                                     rope_theta=10000.0, rope_scaling=experts.ALPHA),
+    "hunyuan_v1_dense-bias": common("hunyuan_v1_dense", 96, 3, 1, 160, 3, head_dim=32, hidden_act="silu", rms_norm_eps=1e-6,
+                                    attention_bias=True, tie_word_embeddings=True, rope_parameters=DEFAULT),
+    "hunyuan_v1_dense-dynamic": common("hunyuan_v1_dense", 64, 2, 2, 128, 2, head_dim=48, hidden_act="silu", rms_norm_eps=1e-5,
+                                       rope_theta=10000.0, rope_scaling={"type": "dynamic", "factor": 4.0}),
     "seed_oss-gqa": common("seed_oss", 128, 4, 2, 192, 2, head_dim=64, hidden_act="silu", rms_norm_eps=1e-6, rope_theta=10000000.0,
                            attention_bias=True, attention_out_bias=False),
     "seed_oss-out": common("seed_oss", 96, 3, 1, 160, 3, head_dim=48, hidden_act="silu", rms_norm_eps=1e-6, attention_out_bias=True,
@@ -351,7 +357,7 @@ def write_hf(folder, spec, tensors, form, config=None):
 ARCHITECTURES = {"gpt_neox": "gptneox", "gemma3_text": "gemma3", "mistral": "llama", "mixtral": "llama",
                  "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
                  "granitemoeshared": "granitemoe", "olmo3": "olmo2", "cohere": "command-r", "ministral3": "mistral3",
-                 "glm4_moe": "glm4moe", "gemma4_text": "gemma4", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES}
+                 "hunyuan_v1_dense": "hunyuan-dense", "hunyuan_v1_moe": "hunyuan-moe", "glm4_moe": "glm4moe", "gemma4_text": "gemma4", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe", **latent.ARCHITECTURES}
 PAIRED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "granitemoeshared", "smollm3", "ministral3", "granitemoehybrid",
           "nemotron_h")
 
@@ -411,7 +417,8 @@ def rope_keys(w, c, head_dim):
     if c["model_type"] == "nemotron_h":  # where nothing turns, the number is llama's
         partial = c["hidden_size"] / c["num_attention_heads"] / head_dim
     w.add_rope_dimension_count(int(head_dim * partial))
-    w.add_rope_freq_base(rope.get("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0))))
+    stretch = rope.get("alpha", 1) ** (head_dim / (head_dim - 2))
+    w.add_rope_freq_base(rope.get("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0))) * stretch)
     if kind == "linear":
         w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         w.add_rope_scaling_factor(rope["factor"])

@@ -68,7 +68,7 @@ def routed(model, ids, state=None):
         chosen.append(out[2].sort(-1).values.view(*ids.shape, -1))
 
     for m in model.modules():
-        if type(m).__name__.lower().endswith("topkrouter") or is_gemma4(m):
+        if type(m).__name__.lower().endswith(("topkrouter", "moev1gate")) or is_gemma4(m):
             hooks.append(m.register_forward_hook(see))
     logits = model(ids, past_key_values=state, use_cache=state is not None).logits
     for h in hooks:

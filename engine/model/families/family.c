@@ -48,10 +48,9 @@ enum err family_ints(const struct source *s, const char *name, const struct fami
                      struct shape *shape)
 {
     for (int i = 0; i < n; i++) {
-        char full[NAME_BYTES];
         int64_t value = 0;
         int found = 0;
-        TRY(source_int(s, full_key(full, name, keys[i].key), 1, keys[i].max, &value, &found));
+        TRY(family_one_int(s, name, keys[i].key, 1, keys[i].max, &value, &found));
         int field = 0;
         memcpy(&field, (const char *)shape + keys[i].field, sizeof field);
         if (!found && field == 0 && keys[i].need == KEY_REQUIRED)
@@ -612,6 +611,7 @@ void family_unused(const struct family_model *m, const struct source *s, struct 
 
 #define LATENT   " deepseek_v3 deepseek_v2 glm4_moe_lite mistral4" // with latent attention
 #define GRANITE  "granite granitemoe granitehybrid"
+#define HUNYUAN  "hunyuan_dense hunyuan_moe"
 #define DEEPSEEK " glm4_moe dots1 solar_open" LATENT // families with the router's keys of DeepSeek
 
 /* Keys that change the computation, and the families that read them. In other families the key must
@@ -632,11 +632,11 @@ static const struct neutral {
     {"no_rope_layers", 0, "smollm3"},
     {"num_local_experts", 0,
      "qwen3_next qwen3_5_moe mixtral qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe "
-     "minimax_m2 ernie4_5_moe lfm2_moe nemotron_h" DEEPSEEK},
+     "minimax_m2 ernie4_5_moe lfm2_moe nemotron_h hunyuan_moe" DEEPSEEK},
     {"num_kv_shared_layers", 0, "gemma4"},
     {"use_double_wide_mlp", 0, "gemma4"},
     {"num_experts", 0,
-     "gemma4 qwen2_moe qwen3_moe olmoe ernie4_5_moe qwen3_next qwen3_5_moe lfm2_moe"},
+     "gemma4 qwen2_moe qwen3_moe olmoe ernie4_5_moe qwen3_next qwen3_5_moe lfm2_moe " HUNYUAN},
     {"moe_num_experts", 0, "ernie4_5_moe"},
     {"moe_layer_interval", 1, ""},
     {"use_bias", 0, ""},
@@ -646,13 +646,15 @@ static const struct neutral {
     {"n_routed_experts", 0, "nemotron_h" DEEPSEEK},
     {"n_shared_experts", 0, "nemotron_h" DEEPSEEK},
     {"first_k_dense_replace", 0, DEEPSEEK},
-    {"n_group", 1, "nemotron_h" DEEPSEEK},
+    {"n_group", 1, "hunyuan_moe nemotron_h" DEEPSEEK},
+    {"group_limited_greedy", 0, ""},
     {"shared_expert_intermediate_size", 0, "qwen2_moe qwen3_next qwen3_5_moe"},
-    {"routed_scaling_factor", 1, "nemotron_h lfm2_moe" DEEPSEEK},
+    {"routed_scaling_factor", 1, "hunyuan_moe nemotron_h lfm2_moe" DEEPSEEK},
     {"decoder_sparse_step", 1, "qwen2_moe qwen3_moe qwen3_next"},
     {"clip_qkv", 0, ""},
     {"qk_layernorm", 0, "stablelm"},
-    {"use_qk_norm", 0, "glm4_moe minimax_m2 cohere"},
+    {"use_qk_norm", 0, "glm4_moe minimax_m2 cohere " HUNYUAN},
+    {"use_cla", 0, ""},
     {"use_parallel_residual", 0, "gpt_neox stablelm"},
     {"parallel_attn", 0, ""},
     {"alibi", 0, ""},
@@ -667,8 +669,8 @@ static const struct neutral {
     {"is_encoder_decoder", 0, ""},
     {".expert_count", 0,
      "llama qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe minimax_m2 ernie4_5_moe "
-     "lfm2_moe qwen3_next qwen3_5_moe nemotron_h gemma4" DEEPSEEK},
-    {".expert_shared_count", 0, "ernie4_5_moe nemotron_h" DEEPSEEK},
+     "lfm2_moe qwen3_next qwen3_5_moe nemotron_h gemma4 hunyuan_moe" DEEPSEEK},
+    {".expert_shared_count", 0, "ernie4_5_moe hunyuan_moe nemotron_h" DEEPSEEK},
     {".expert_weights_scale", 1, "lfm2_moe nemotron_h" DEEPSEEK},
     {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe lfm2_moe nemotron_h" DEEPSEEK},
     {".expert_group_count", 1, "nemotron_h" DEEPSEEK},

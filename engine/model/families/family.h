@@ -70,6 +70,10 @@ struct family_unused {
     X("mixtral", "", "mixtral", "MixtralForCausalLM", family_mixtral_read)                         \
     X("qwen2_moe", "qwen2moe", "qwen2_moe", "Qwen2MoeForCausalLM", family_qwen2_moe_read)          \
     X("qwen3_moe", "qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM", family_qwen3_moe_read)          \
+    X("hunyuan_dense", "hunyuan-dense", "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM",           \
+      family_hunyuan_read)                                                                         \
+    X("hunyuan_moe", "hunyuan-moe", "hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM",                   \
+      family_hunyuan_read)                                                                         \
     X("gpt_oss", "gpt-oss", "gpt_oss", "GptOssForCausalLM", family_gpt_oss_read)                   \
     X("gemma", "gemma", "gemma", "GemmaForCausalLM", family_gemma_read)                            \
     X("gemma2", "gemma2", "gemma2", "Gemma2ForCausalLM", family_gemma2_read)                       \
@@ -201,6 +205,7 @@ struct family_dialect {
     const char *out_bias_key;            // says it of attention's output; NULL: "attention_bias"
     int tied;                            // default if config.json lacks it: 1, 0; -1: by presence
     int yarn_is_long;                    // 1: rope type "yarn" means longrope
+    int alpha;                           // 1: rope type "dynamic" may have an alpha
     int yarn_smooth;                     // 1: ramps of GGUF files do not end at whole pairs
     unsigned windows;        // WINDOWS_...: keys that config.json may have; 0: no window
     int window;              // default without sliding_window; 0: no window
@@ -260,6 +265,9 @@ struct family_int {
     enum family_key { KEY_REQUIRED, KEY_OPTIONAL } need;
     size_t field; // offsetof(struct shape, ...)
 };
+/* One of them, or of a list of one number a layer, which must all be the same. */
+enum err family_one_int(const struct source *s, const char *name, const char *key, int64_t min,
+                        int64_t max, int64_t *out, int *found);
 enum err family_ints(const struct source *s, const char *name, const struct family_int *keys, int n,
                      struct shape *shape);
 /* A number for each of n layers, 0 or more; if it `may_repeat`, one number may count for all.

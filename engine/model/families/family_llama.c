@@ -145,10 +145,8 @@ static enum err count_experts(const struct source *s, const char *name,
     const char *keys[] = {gguf ? ".expert_count" : d->experts_key, "num_local_experts"};
     int64_t n = 0, said = 0;
     for (int i = 0; i < (gguf ? 1 : 2); i++) {
-        char full[100];
         int found = 0;
-        snprintf(full, sizeof full, "%s%s", gguf ? name : "", keys[i]);
-        TRY(source_int(s, full, !gguf, SHAPE_EXPERTS_MAX, &said, &found));
+        TRY(family_one_int(s, name, keys[i], !gguf, SHAPE_EXPERTS_MAX, &said, &found));
         n = found ? said : n;
     }
     shape->n_experts = (int)n;
@@ -363,6 +361,8 @@ static enum err read_rope_hf(struct rope *rope, const struct source *s,
                      d->partial_key ? d->partial_key : "partial_rotary_factor"));
     if (d->yarn_is_long && rope->kind == ROPE_YARN)
         rope->kind = ROPE_LONG;
+    if (!d->alpha)
+        rope->alpha = 0;
     return OK;
 }
 
@@ -418,6 +418,26 @@ static enum err read_hf(struct family_model *m, const struct source *s,
     if (d->latent)
         TRY(latent_order(m, s, &rope));
     family_tie(m, s, tied);
+    return OK;
+}
+
+enum err family_one_int(const struct source *s, const char *name, const char *key, int64_t min,
+                        int64_t max, int64_t *out, int *found)
+{
+    char full[100];
+    int64_t list[FAMILY_LIST_MAX], n = 0;
+    double number = 0;
+    snprintf(full, sizeof full, "%s%s", key[0] == '.' ? name : "", key);
+    source_weigh(s, full, &number, found);
+    if (!isnan(number))
+        return source_int(s, full, min, max, out, found);
+    TRY(source_int_list(s, full, min, max, list, FAMILY_LIST_MAX, &n, found));
+    for (int64_t i = 1; i < n; i++)
+        if (list[i] != list[0])
+            return family_fail(s, name, key, "unsupported: %lld in layer %lld, but %lld in layer 0",
+                               (long long)list[i], (long long)i, (long long)list[0]);
+    *out = n > 0 ? list[0] : *out;
+    *found = n > 0;
     return OK;
 }
 

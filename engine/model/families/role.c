@@ -316,7 +316,7 @@ void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, 
     const int of = role_place(role) == ROLE_IN_DECODER ? layer : 0, head = shape_head_dim(s, of);
     const int q_dim = s->n_heads * shape_query_dim(s, of), kv_dim = shape_kv_heads(s, of) * head;
     const int latent = s->head_dim - s->rope_dim, is_latent = s->latent_key > 0;
-    const int one = s->qk_norm == QK_NORM_HEAD; // one weight vector for all heads
+    const int one = s->qk_norm == QK_NORM_HEAD || s->qk_norm == QK_NORM_TURNED; // for all heads
     const int inner = shape_ffn_dim(s, of);
     const int ffn = shape_mlps(s) * inner, out = shape_mlps(s) * s->dim;
     const int inputs = (int)shape_part(s, PART_INPUTS);

@@ -23,12 +23,11 @@ struct rope rope_plain(double theta)
 
 static enum err kind_of(struct rope *r, const struct source *s, const char *key, const char *type)
 {
-    /* dynamic: rows stay within the original context, where it equals plain. */
     static const struct {
         const char *name;
         enum rope_kind kind;
     } kinds[] = {
-        {"default", ROPE_PLAIN}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_PLAIN},
+        {"default", ROPE_PLAIN}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
         {"llama3", ROPE_LLAMA3}, {"yarn", ROPE_YARN},     {"longrope", ROPE_LONG},
         {"su", ROPE_LONG},       {"none", ROPE_PLAIN},    {"proportional", ROPE_PROPORTIONAL}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -66,6 +65,7 @@ static enum err read_object(struct rope *r, const struct source *s, const char *
     } numbers[] = {{"rope_theta", &r->theta},
                    {"partial_rotary_factor", &r->partial},
                    {"factor", &r->factor},
+                   {"alpha", &r->alpha},
                    {"original_max_position_embeddings", &r->original},
                    {"attention_factor", &r->attention_factor},
                    {"low_freq_factor", &r->low_freq},
@@ -254,8 +254,8 @@ static double long_scale(const struct rope *r)
 static enum err check(const struct rope *r, const struct source *s, const struct shape *shape)
 {
     const char *where = s->kind == SOURCE_HF ? "rope_scaling" : "rope.scaling";
-    const int stretched = r->kind != ROPE_PLAIN && r->kind != ROPE_PROPORTIONAL;
-    if (stretched && r->kind != ROPE_LONG && !(r->factor > 0))
+    const int stretched = r->kind == ROPE_LINEAR || r->kind == ROPE_LLAMA3 || r->kind == ROPE_YARN;
+    if (stretched && !(r->factor > 0))
         return family_fail(s, "", where, "factor: missing or 0");
     if (r->kind == ROPE_LLAMA3 && (!(r->original > 0) || !(r->low_freq > 0)))
         return family_fail(s, "", where, "%s: missing or 0",
@@ -265,6 +265,9 @@ static enum err check(const struct rope *r, const struct source *s, const struct
         return family_fail(s, "", where, "high_freq_factor is not above low_freq_factor");
     if (r->kind == ROPE_YARN && !(r->theta > 1 && r->beta_fast > 0 && r->beta_slow > 0))
         return family_fail(s, "", where, "beta_fast, beta_slow: out of range");
+    if (r->kind == ROPE_DYNAMIC && r->alpha > 0 && shape->rope_dim < 4)
+        return family_fail(s, "", where, "alpha: a head of %d numbers is too small for it",
+                           shape->rope_dim);
     if (r->kind == ROPE_LONG && r->n_factors != shape->rope_dim / 2)
         return family_fail(s, "", where, "long_factor has %d numbers, expected %d", r->n_factors,
                            shape->rope_dim / 2);
@@ -308,6 +311,8 @@ enum err rope_fill(const struct rope *from, const struct source *s, struct shape
 {
     struct rope r = *from;
     TRY(check(&r, s, shape));
+    if (r.kind == ROPE_DYNAMIC && r.alpha > 0)
+        r.theta *= pow(r.alpha, shape->rope_dim / (shape->rope_dim - 2.0));
     if (!(r.original > 0))
         r.original = shape->context;
     if (r.kind == ROPE_LONG && !(r.factor > 0))

@@ -8,7 +8,15 @@
 #include "engine/model/containers/source.h"
 #include "policy/shape.h"
 
-enum rope_kind { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, ROPE_LONG, ROPE_PROPORTIONAL };
+enum rope_kind {
+    ROPE_PLAIN,
+    ROPE_DYNAMIC, // rows stay within the original context, where it equals ROPE_PLAIN
+    ROPE_LINEAR,
+    ROPE_LLAMA3,
+    ROPE_YARN,
+    ROPE_LONG,
+    ROPE_PROPORTIONAL
+};
 
 struct rope {
     enum rope_kind kind;
@@ -16,6 +24,7 @@ struct rope {
     double partial;                // rotated share of a head
     double factor;                 // stretch of the context; 0: not given
     double original;               // context before the stretch; 0: not given
+    double alpha;                  // dynamic: theta grows by a power of it; 0: not given
     double attention_factor;       // of cosines and sines; 0: derived from the kind
     double low_freq, high_freq;    // llama3
     double beta_fast, beta_slow;   // yarn: turns over the original context
