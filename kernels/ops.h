@@ -286,7 +286,11 @@ static inline struct route route_at(void *memory, int64_t m, int n_experts, int 
  * With a logistic, a bias or groups (DeepSeek-V3, arXiv 2412.19437, eq. 12 to 16) the choice is by
  * score + bias, where the score of an expert is the softmax over all logits, or the logistic of its
  * own; experts outside the n_groups_used groups with the greatest sums of their two greatest such
- * numbers are left out. Weights: the scores alone, or over their sum. */
+ * numbers are left out. Weights: the scores alone, or over their sum.
+ *
+ * With `near` (SparseMixer, arXiv 2409.12136, without sampling) the weight of a choice is a softmax
+ * over the logits that are no greater than its own, less the choices before it, and lower by at
+ * most near times the larger of its logit and the other's size. */
 struct route_args {
     float *logits; // [m, n_experts], row stride logits_stride; scores replace them if used
     int64_t logits_stride;
@@ -298,6 +302,7 @@ struct route_args {
     int logistic;                // 1: scores are logistics, 0: a softmax
     int n_groups, n_groups_used; // groups of consecutive experts; 0, 0: none
     int group_best;              // 1: a group counts by its greatest number alone
+    float near;                  // 0, or how near experts are weighed together
     float scale;
 };
 #define ROUTE_SUM_MIN 1e-20f // if the logistics of all chosen experts are 0

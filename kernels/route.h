@@ -97,6 +97,23 @@ static inline void route_choose_of(const struct route_args *a, const float *scor
     }
 }
 
+/* The weight of choice j among the experts near it, without the choices before it. */
+static inline float route_near(const struct route_args *a, const float *logits,
+                               const int32_t *chosen, int j)
+{
+    const float max = logits[chosen[j]];
+    float sum = 0;
+    for (int e = 0; e < a->to.n_experts; e++) {
+        const float size = fabsf(logits[e]);
+        int before = 0;
+        for (int i = 0; i < j; i++)
+            before |= chosen[i] == e;
+        if (!before && !(max - logits[e] > a->near * (size > max ? size : max))) // a NaN is near
+            sum += math_exp(logits[e] - max);
+    }
+    return 1 / sum;
+}
+
 /* Writes row `token` of struct route_args: expert numbers, best first, into `places` (until route
  * sorts them into places), and weights. */
 static inline void route_token(const struct route_args *a, int64_t token)
@@ -111,12 +128,15 @@ static inline void route_token(const struct route_args *a, int64_t token)
     route_choose_of(a, logits, chosen);
     const float max = logits[chosen[0]];
     float sum = 0;
-    for (int j = 0; j < n_used; j++)
+    for (int j = 0; j < n_used; j++) {
         weights[j] = by_score ? logits[chosen[j]] : math_exp(logits[chosen[j]] - max);
+        if (a->near > 0)
+            weights[j] = route_near(a, logits, chosen, j);
+    }
     if (a->alone)
         for (int j = 0; j < n_used; j++)
             sum += weights[j];
-    else if (by_score)
+    else if (by_score || a->near > 0)
         sum = 1;
     else
         for (int e = 0; e < n_experts; e++)

@@ -129,8 +129,8 @@ static const char *check_experts(const struct shape *s)
 {
     if (s->n_experts == 0)
         return s->n_experts_used != 0 || s->route_alone != 0 || s->route_logistic != 0 ||
-                       s->route_bias != 0 || s->route_scales != 0 || s->n_groups != 0 ||
-                       s->n_groups_used != 0 || s->group_best != 0
+                       s->route_bias != 0 || s->route_near != 0 || s->route_scales != 0 ||
+                       s->n_groups != 0 || s->n_groups_used != 0 || s->group_best != 0
                    ? "n_experts"
                    : NULL;
     if (!in_range(s->n_experts, 2, SHAPE_EXPERTS_MAX) || s->branches != BRANCHES_SERIAL ||
@@ -146,6 +146,10 @@ static const char *check_experts(const struct shape *s)
         return "route_logistic";
     if (!in_range(s->route_scales, 0, 1))
         return "route_scales";
+    if (!(s->route_near >= 0 && s->route_near <= 2) ||
+        (s->route_near > 0 &&
+         (s->route_alone || s->route_logistic || s->route_bias || s->n_groups > 0)))
+        return "route_near";
     return in_range(s->route_bias, 0, 1) ? check_groups(s) : "route_bias";
 }
 

@@ -21,11 +21,13 @@ struct bed {
 
 /* The ways to choose experts: bits 0 and 1 are `alone` and `logistic`, bit 2 gives a bias, bit 3
  * groups of at least two experts, where the numbers allow them; a third of the ways take a group by
- * its best. */
-#define ROUTE_WAYS 16
+ * its best. The last two ways weigh among near experts. */
+#define ROUTE_WAYS 18
 static inline struct route_args route_way(uint64_t way, float *logits, int stride,
                                           const float *bias, struct route to, int m)
 {
+    const float near = way < 16 ? 0 : way == 16 ? 0.02f : 0.5f;
+    way = way < 16 ? way : 0;
     const int n_groups = to.n_experts % 8 == 0 && to.n_experts > 8 ? to.n_experts / 8 : 0;
     const int used = (int)min_i64(n_groups, ceil_div(to.n_used, 8) + 1);
     return (struct route_args){.logits = logits,
@@ -39,6 +41,7 @@ static inline struct route_args route_way(uint64_t way, float *logits, int strid
                                .n_groups = way & 8 && n_groups <= SHAPE_GROUPS_MAX ? n_groups : 0,
                                .n_groups_used = way & 8 && n_groups <= SHAPE_GROUPS_MAX ? used : 0,
                                .group_best = way % 3 == 0,
+                               .near = near,
                                .scale = way & 8 ? 2.5f : 1};
 }
 

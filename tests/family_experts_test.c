@@ -567,6 +567,69 @@ static void test_hunyuan_moe(void **state)
     expect_bad("shared_mlp.up_proj.weight: expected [640, 512]");
 }
 
+static void phimoe(void)
+{
+    sizes("phimoe");
+    set_int("num_local_experts", EXPERTS);
+    add_layers("model.layers.", attention, 6);
+    add_layers("model.layers.",
+               (struct line[]){{"input_layernorm.bias", DIM, 0},
+                               {"post_attention_layernorm.bias", DIM, 0},
+                               {"mlp.router.weight", EXPERTS, DIM}},
+               3);
+    add("model.norm.bias", 1, DIM, 0);
+    add_stack("mlp.experts.gate_up_proj", EXPERTS, 2 * FFN, DIM);
+    add_stack("mlp.experts.down_proj", EXPERTS, DIM, FFN);
+}
+
+/* A router that weighs among near experts, a bias of the head, factors of both tables of angles. */
+static void test_phimoe(void **state)
+{
+    const struct shape *s = &model.shape;
+    (void)state;
+    phimoe();
+    expect_good();
+    assert_true(s->norm == NORM_LAYER && s->route_near == 0.02f && s->ropes[1].scale == 1);
+    assert_true(!(model.roles & ROLE_BIT(ROLE_HEAD_B)));
+    set_flag("lm_head_bias", 1);
+    expect_bad("lm_head.bias: missing");
+    add("lm_head.bias", 1, VOCAB - 1, 0);
+    expect_bad("lm_head.bias: expected [1000], the file has [999]");
+    drop("lm_head.bias");
+    add("lm_head.bias", 1, VOCAB, 0);
+    set_float("router_jitter_noise", 0.25);
+    expect_good();
+    assert_true(s->route_near == 0.5f && (model.roles & ROLE_BIT(ROLE_HEAD_B)));
+    for (int i = 0; i < 4; i++) {
+        set_float("router_jitter_noise", (double[]){0, -1, 1.5, NAN}[i]);
+        expect_bad("router_jitter_noise: ");
+    }
+    unset("router_jitter_noise");
+    set_int("num_experts_per_tok", 3);
+    expect_bad("num_experts_per_tok: unsupported: 3, expected 2");
+    set_int("num_experts_per_tok", 2);
+    set_str("rope_scaling.type", "linear");
+    set_float("rope_scaling.factor", 4);
+    expect_bad("rope_scaling: short_mscale: missing");
+    set_float("rope_scaling.short_mscale", 1.25);
+    expect_bad("rope_scaling: long_mscale: missing");
+    set_float("rope_scaling.long_mscale", 1.5);
+    expect_good();
+    assert_true(s->ropes[0].scale == 1.25f && s->ropes[1].scale == 1.5f);
+    set_float("rope_scaling.long_mscale", INFINITY);
+    expect_bad("rope_scaling.long_mscale: ");
+    set_float("rope_scaling.long_mscale", 1.5);
+    expect_good();
+    struct shape of = *s; // what a pack may say
+    of.route_near = -1;
+    assert_string_equal(shape_check(&of), "route_near");
+    of.route_near = NAN;
+    assert_string_equal(shape_check(&of), "route_near");
+    of.route_near = 0.02f;
+    of.route_alone = 1;
+    assert_string_equal(shape_check(&of), "route_near");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -575,7 +638,7 @@ int main(void)
         cmocka_unit_test(test_gpt_oss),       cmocka_unit_test(test_two_kinds),
         cmocka_unit_test(test_granite_moe),   cmocka_unit_test(test_bad_kinds),
         cmocka_unit_test(test_shared_expert), cmocka_unit_test(test_routers),
-        cmocka_unit_test(test_hunyuan_moe),
+        cmocka_unit_test(test_hunyuan_moe),   cmocka_unit_test(test_phimoe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,7 +105,9 @@ class Family:
             original = c["original_max_position_embeddings"]
             ratio = c["max_position_embeddings"] / original
             self.freq, self.long_freq = (1 / (np.array(rope[w + "_factor"]) * base) for w in ("short", "long"))
-            self.rope_scale, self.long_from = math.sqrt(1 + math.log(ratio) / math.log(original)), original
+            scale = math.sqrt(1 + math.log(ratio) / math.log(original))
+            self.rope_scale, self.long_scale = (rope.get(f"{w}_mscale", scale) for w in ("short", "long"))
+            self.long_from = original
 
     def yarn(self, rope, base):
         factor, original = rope["factor"], rope["original_max_position_embeddings"]
@@ -141,7 +143,7 @@ class Family:
         if self.kind == "gpt_oss":
             types = c.get("layer_types")
             return types[layer] == "sliding_attention" if types else layer % 2 == 0
-        if self.kind in ("mistral", "ministral3", "mixtral", "phi3") or self.is_local(layer):
+        if self.kind in ("mistral", "ministral3", "mixtral", "phi3", "phimoe") or self.is_local(layer):
             return True
         if self.kind == "smollm3":
             return c.get("use_sliding_window") and not self.turns(layer)
@@ -174,7 +176,7 @@ class Family:
         if not self.turns(layer):
             return x
         freq = self.long_freq if n_tokens > self.long_from else self.freq
-        scale = self.rope_scale
+        scale = self.long_scale if n_tokens > self.long_from else self.rope_scale
         if self.kind in ("gemma3_text", GEMMA4, "olmo3") and self.is_local(layer):
             freq, scale = self.local_freq, 1.0
         angle = np.outer(pos, freq)[:, None]
@@ -225,7 +227,7 @@ class Family:
         weight = self.w[name + ".weight"]
         if self.kind.startswith("cohere"):
             return self.layer_norm(x, weight)
-        if self.kind in ("gpt_neox", "gpt2", "stablelm"):
+        if self.kind in ("gpt_neox", "gpt2", "stablelm", "phimoe"):
             return self.layer_norm(x, weight, self.w[name + ".bias"])
         return self.rms_norm(x, weight + self.plus)
 
@@ -383,7 +385,9 @@ class Family:
         self.near(key, k, logits, slope)
         chosen = np.argsort(-key, axis=-1, kind="stable")[:, :k]
         share = np.take_along_axis(scores, chosen, -1)
-        if self.kind not in NOT_NORMED or (self.c.get("norm_topk_prob") and self.kind != "deepseek_v2"):
+        if self.kind == "phimoe":
+            share = self.near_shares(logits, chosen)
+        elif self.kind not in NOT_NORMED or (self.c.get("norm_topk_prob") and self.kind != "deepseek_v2"):
             share = share / share.sum(-1, keepdims=True)
         share = share * self.c.get("routed_scaling_factor", 1.0)
         out = np.zeros_like(x)
@@ -391,6 +395,16 @@ class Family:
             rows, rank = np.nonzero(chosen == e)
             out[rows] += share[rows, rank, None] * self.expert(p, e, x[rows])
         return out + self.shared(p, x)
+
+    def near_shares(self, logits, chosen):
+        """Of each choice its share among the experts near it, without the choices before."""
+        rest, out = logits.copy(), []
+        for e in chosen.T:
+            best = np.take_along_axis(rest, e[:, None], -1)
+            near = (best - logits) / np.maximum(np.abs(logits), best) <= 2 * self.c.get("router_jitter_noise", 0.01)
+            out.append(1 / np.where(near, np.exp(rest - best), 0).sum(-1))
+            np.put_along_axis(rest, e[:, None], -np.inf, -1)
+        return np.stack(out, -1)
 
     def beside(self, p, h):
         """Experts beside the MLP, with norms of their own: gemma4."""
@@ -473,7 +487,7 @@ class Family:
         tied = self.c.get("tie_word_embeddings", self.kind == "gpt2")
         head = self.w[self.embedding + ".weight"] if tied else self.w.get("lm_head.weight", self.w.get("embed_out.weight"))
         scale = self.c.get("logit_scale", 0.0625) if self.kind.startswith("cohere") else 1 / self.c.get("logits_scaling", 1.0)
-        logits = self.norm(self.last_norm, h) @ head.T * scale
+        logits = self.norm(self.last_norm, h) @ head.T * scale + self.w.get("lm_head.bias", 0)
         return logits if self.logit_cap is None else self.logit_cap * np.tanh(logits / self.logit_cap)
 
 

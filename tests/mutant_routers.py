@@ -21,3 +21,12 @@ fault("ernie: a bias of one group is refused", FAMILY, "if (role == ROLE_CHOICE_
 fault("minimax_m2: all of a head is rotated", "engine/model/families/family_minimax_m2.c", ".partial = (double)rotated / (double)head_dim", ".partial = 1", "family_golden.py --only minimax_m2-plain")
 fault("glm4_moe: all of a head is rotated", "engine/model/families/family_glm4_moe.c", ".partial = solar ? 1 : 0.5", ".partial = 1", TEST)
 fault("olmoe: weights of a token's experts sum up to 1", "engine/model/families/family_olmoe.c", ".route_all = 1", ".route_all = 0", "family_golden.py --only olmoe-plain")
+fault("phimoe: all experts are near", ROUTE, "if (!before && !(max - logits[e] > a->near *", "if (!before && !(0 > a->near *", "experts_test")
+fault("phimoe: a choice is weighed with those before it", ROUTE, "before |= chosen[i] == e;", "before |= chosen[i] == e && 0;", "experts_test")
+fault("phimoe: weights are a softmax over all", LAYER, ".near = s->route_near,", ".near = 0,", "family_golden.py --only phimoe")
+fault("phimoe: the head has no bias", "engine/line/layer_head.c", ".bias = bias ? bias + l->vocab_first + row : NULL", ".bias = NULL && bias",
+      "family_golden.py --only phimoe")
+fault("phimoe: both tables have one factor", "engine/model/families/family_phimoe.c", "shape->ropes[t].scale = (float)scale[t];",
+      "shape->ropes[t].scale = (float)scale[0];", TEST)
+fault("phimoe: a pack may weigh near experts in two ways", "policy/shape.c", "(s->route_near > 0 &&\n", "(0 &&\n", TEST)
+fault("phimoe: a pack forgets how near experts are", "engine/model/pack.c", "    X(query_beta)                                                                                  \\\n    X(route_near)", "    X(query_beta)", "family_golden.py --only phimoe")

@@ -23,9 +23,13 @@ static void put_router(char out[VARIANT_BYTES], const struct shape *s)
     if (s->n_groups > 0)
         n += snprintf(out + n, VARIANT_BYTES - (size_t)n, " in %d of %d groups", s->n_groups_used,
                       s->n_groups);
-    n += snprintf(out + n, VARIANT_BYTES - (size_t)n, ", weights by %s%s",
-                  by[s->route_logistic][s->route_alone],
-                  s->route_bias ? ", chosen with a bias" : "");
+    if (s->route_near > 0)
+        n += snprintf(out + n, VARIANT_BYTES - (size_t)n,
+                      ", weights by softmax over those within %g of each", (double)s->route_near);
+    else
+        n += snprintf(out + n, VARIANT_BYTES - (size_t)n, ", weights by %s%s",
+                      by[s->route_logistic][s->route_alone],
+                      s->route_bias ? ", chosen with a bias" : "");
     if (s->route_scale != 1)
         n += snprintf(out + n, VARIANT_BYTES - (size_t)n, ", x %g", (double)s->route_scale);
     if (s->route_scales)

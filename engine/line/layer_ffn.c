@@ -52,6 +52,7 @@ static struct route route_tile(struct layer_work *w, const struct model_layer *l
         .n_groups = s->n_groups,
         .n_groups_used = s->n_groups_used,
         .group_best = s->group_best,
+        .near = s->route_near,
         .scale = s->route_scale};
     ops_run_route(&w->ops, &args);
     return args.to;

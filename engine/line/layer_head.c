@@ -52,6 +52,7 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
                        const uint8_t *weights, const float *x, int64_t first, int m)
 {
     struct weight all = model_weight(l, ROLE_HEAD, weights);
+    const float *bias = model_vector(l, ROLE_HEAD_B, weights);
     for (int row = 0; row < all.n; row += HEAD_TILE) {
         struct weight part = all;
         part.n = (int)min_i64(HEAD_TILE, all.n - row);
@@ -59,7 +60,10 @@ static void slice_tile(struct layer_work *w, const struct model_layer *l, const 
         struct matmul_args args = {.x = x,
                                    .m = m,
                                    .x_stride = all.k,
-                                   .parts = {{.w = part, .y = w->logits, .y_stride = HEAD_TILE}},
+                                   .parts = {{.w = part,
+                                              .bias = bias ? bias + l->vocab_first + row : NULL,
+                                              .y = w->logits,
+                                              .y_stride = HEAD_TILE}},
                                    .n_parts = 1,
                                    .scratch = w->scratch,
                                    .same_x = row > 0};

@@ -158,7 +158,8 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(logit_softcap)                                                                               \
     X(act_limit)                                                                                   \
     X(route_scale)                                                                                 \
-    X(query_beta)
+    X(query_beta)                                                                                  \
+    X(route_near)
 
 static void put_f32(struct pack_out *o, float f)
 {

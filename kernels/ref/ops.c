@@ -269,6 +269,23 @@ static void ref_groups(const struct route_args *a, const double *keys, uint8_t *
     }
 }
 
+/* The weight of choice j with a->near: over all experts but the choices before it. */
+static double ref_near(const struct route_args *a, const float *logits, const int32_t *chosen,
+                       int j)
+{
+    const float max = logits[chosen[j]];
+    double sum = 0;
+    for (int e = 0; e < a->to.n_experts; e++) {
+        const float size = fmaxf(fabsf(logits[e]), max);
+        int before = 0;
+        for (int i = 0; i < j; i++)
+            before |= chosen[i] == e;
+        if (!before && !(max - logits[e] > a->near * size))
+            sum += exp((double)logits[e] - max);
+    }
+    return 1 / sum;
+}
+
 /* Sums in double; each choice scans all experts for the best one left. */
 static void ref_route_token(const struct route_args *a, int row)
 {
@@ -299,7 +316,9 @@ static void ref_route_token(const struct route_args *a, int row)
     }
     alone = alone < ROUTE_SUM_MIN ? ROUTE_SUM_MIN : alone; // NaN stays
     for (int j = 0; j < r->n_used; j++)
-        r->weights[row * r->n_used + j] = (float)(a->alone ? scores[j] / alone : scores[j]) *
+        r->weights[row * r->n_used + j] = (float)(a->near > 0 ? ref_near(a, logits, chosen, j)
+                                                  : a->alone  ? scores[j] / alone
+                                                              : scores[j]) *
                                           a->scale * (a->scales ? a->scales[chosen[j]] : 1);
 }
 

@@ -12,7 +12,7 @@ import latent
 import tiny
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "granitemoe", "granitemoeshared", "glm4_moe", "solar_open", "dots1",
-            "minimax_m2", "ernie4_5_moe", "olmoe", "hunyuan_v1_moe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2_moe", "granitemoehybrid",
+            "minimax_m2", "ernie4_5_moe", "olmoe", "hunyuan_v1_moe", "phimoe", "qwen3_next", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2_moe", "granitemoehybrid",
             "nemotron_h", "gemma4_moe", *latent.FAMILIES)
 YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
         "original_max_position_embeddings": 64}
@@ -58,6 +58,14 @@ def specs(common):
 
     def hunyuan(*shape, **more):
         return common("hunyuan_v1_moe", *shape, hidden_act="silu", rms_norm_eps=1e-5, **more)
+
+    def phimoe(*shape, **more):
+        return common("phimoe", *shape, hidden_act="silu", rms_norm_eps=1e-5, num_experts_per_tok=2, **more)
+
+    def scaled(short, long, original):  # transformers keeps to the short divisors, so both are alike
+        divisors = [1 + i / 16 for i in range(16)]
+        return {"type": "longrope", "short_factor": divisors, "long_factor": divisors, "short_mscale": short, "long_mscale": long,
+                "original_max_position_embeddings": original}
 
     return {
         "mixtral-plain": mixtral(128, 4, 2, 160, 2, sliding_window=None, rope_theta=1000000.0, num_local_experts=8,
@@ -156,19 +164,26 @@ def specs(common):
         "hunyuan_v1_moe-narrow": hunyuan(96, 3, 3, 48, 2, head_dim=48, rope_theta=20000.0, num_experts=6, moe_topk=2,
                                          attention_bias=True, tie_word_embeddings=True),
         "hunyuan_v1_moe-fused": hunyuan(64, 2, 1, 64, 3, head_dim=64, rope_parameters=DEFAULT, num_experts=5, moe_topk=4),
+        "phimoe-long": phimoe(128, 4, 2, 96, 2, rope_theta=10000.0, rope_scaling=scaled(1.25, 1.25, 64), num_local_experts=6,
+                              original_max_position_embeddings=64, attention_bias=True, lm_head_bias=True),
+        "phimoe-near": phimoe(96, 3, 1, 64, 2, rope_parameters=DEFAULT, num_local_experts=6, router_jitter_noise=0.25,
+                              sliding_window=40),
+        # nearly all rows are long: rows are drawn token by token, which must not change the factor
+        "phimoe-fused": phimoe(64, 2, 2, 48, 2, rope_theta=10000.0, rope_scaling=scaled(1.25, 1.5, 2), num_local_experts=4,
+                               original_max_position_embeddings=2, router_jitter_noise=0.5, lm_head_bias=True),
         "olmoe-fused": olmoe(64, 2, 1, 32, 2, rope_parameters=DEFAULT, num_experts=5, num_experts_per_tok=4),
     }
 
 
 FUSED = ("mixtral-fused", "qwen3_moe-fused", "qwen3_moe-narrow-fused", "qwen2_moe-fused", "granitemoe-fused", "glm4_moe-fused", "dots1-fused",
-         "minimax_m2-fused", "ernie4_5_moe-fused", "olmoe-fused", "hunyuan_v1_moe-fused", "qwen3_next-fused", "qwen3_5_moe-text",
+         "minimax_m2-fused", "ernie4_5_moe-fused", "olmoe-fused", "hunyuan_v1_moe-fused", "phimoe-fused", "qwen3_next-fused", "qwen3_5_moe-text",
          *latent.FUSED)  # as save_original_format=False leaves them
 OLD_GGUF = ("mixtral-wide",)  # one tensor per expert, as before 2024
 NO_GGUF = {"mixtral-window": "sliding_window", "mixtral-fused": "sliding_window",
            "qwen3_moe-listed": "norm_topk_prob, mlp_only_layers", "qwen3_moe-fused": "decoder_sparse_step",
            "qwen3_moe-window": "sliding_window", "qwen2_moe-window": "decoder_sparse_step", "qwen2_moe-fused": "mlp_only_layers",
            "solar_open-plain": "no architecture", "dots1-window": "sliding_window", "olmoe-norm": "norm_topk_prob",
-           "gpt_oss-limit": "swiglu_limit", "gpt_oss-types": "layer_types"}
+           "phimoe-near": "router_jitter_noise", "phimoe-fused": "router_jitter_noise", "gpt_oss-limit": "swiglu_limit", "gpt_oss-types": "layer_types"}
 # gate, up and down of an expert of a file's own
 OWN = re.compile(r"(?P<layer>.*\.)(?P<block>mlp|block_sparse_moe|feed_forward|mixer)\.experts\.(?P<i>\d+)\.(?P<part>\w+)\.weight")
 OF_GRANITE = {"input_linear.weight": "experts.gate_up_proj", "output_linear.weight": "experts.down_proj",
@@ -203,8 +218,9 @@ def stacks(tensors):
 def fused(tensors):
     """The tensors that transformers computes with: of all experts at once, gate and up in one."""
     parts, rest = stacks(tensors)
-    out = {}
+    out, router = {}, "router" if "model.norm.bias" in tensors else "gate"  # of phimoe
     for name, x in rest.items():
+        name = name.replace("block_sparse_moe.gate.weight", f"mlp.{router}.weight")
         layer, _, leaf = name.partition("block_sparse_moe.")
         name = name.replace(".mlp.moe_statics.", ".mlp.gate.moe_statics.")
         out[f"{layer}block_sparse_moe.{OF_GRANITE[leaf]}" if leaf in OF_GRANITE else name.replace(".block_sparse_moe.", ".mlp.")] = x

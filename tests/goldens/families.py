@@ -434,7 +434,7 @@ def rope_keys(w, c, head_dim):
         original = c["original_max_position_embeddings"]
         w.add_rope_scaling_orig_ctx_len(original)
         scale = np.sqrt(1 + np.log(c["max_position_embeddings"] / original) / np.log(original))
-        w.add_rope_scaling_attn_factors(float(scale))
+        w.add_rope_scaling_attn_factors(rope.get("short_mscale", float(scale)))
         for which in ("long", "short"):
             w.add_tensor(f"rope_factors_{which}.weight", np.array(rope[which + "_factor"], np.float32))
 
@@ -471,7 +471,7 @@ def gguf_keys(w, c):
         w.add_layer_norm_eps(c.get("layer_norm_eps", c.get("layer_norm_epsilon", 1e-5)))
     if c["model_type"] not in ("gpt2", *latent.FAMILIES, *gemma4.FAMILIES):
         rope_keys(w, c, head_dim)
-    if c["model_type"] in ("phi3", "gemma3_text") and c["sliding_window"]:
+    if c["model_type"] in ("phi3", "phimoe", "gemma3_text") and c.get("sliding_window"):
         w.add_sliding_window(c["sliding_window"])
     if c["model_type"] == "gemma2":
         if "attn_logit_softcapping" in c:  # else the reader's own numbers

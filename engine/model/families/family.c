@@ -212,7 +212,8 @@ static const char *tensor_name(const struct family_model *m, enum tensor_role ro
         snprintf(buf, NAME_BYTES, "%s%s%d.%.80s", m->prefix, m->names->layer,
                  file_layer(m, role, layer), name);
     else
-        snprintf(buf, NAME_BYTES, "%s%.80s", role == ROLE_HEAD ? "" : m->prefix, name);
+        snprintf(buf, NAME_BYTES, "%s%.80s",
+                 role == ROLE_HEAD || role == ROLE_HEAD_B ? "" : m->prefix, name);
     return buf;
 }
 
@@ -632,7 +633,7 @@ static const struct neutral {
     {"no_rope_layers", 0, "smollm3"},
     {"num_local_experts", 0,
      "qwen3_next qwen3_5_moe mixtral qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe "
-     "minimax_m2 ernie4_5_moe lfm2_moe nemotron_h hunyuan_moe" DEEPSEEK},
+     "minimax_m2 ernie4_5_moe lfm2_moe nemotron_h hunyuan_moe phimoe" DEEPSEEK},
     {"num_kv_shared_layers", 0, "gemma4"},
     {"use_double_wide_mlp", 0, "gemma4"},
     {"num_experts", 0,
@@ -669,7 +670,7 @@ static const struct neutral {
     {"is_encoder_decoder", 0, ""},
     {".expert_count", 0,
      "llama qwen2_moe qwen3_moe gpt_oss granitemoe granitehybrid olmoe minimax_m2 ernie4_5_moe "
-     "lfm2_moe qwen3_next qwen3_5_moe nemotron_h gemma4 hunyuan_moe" DEEPSEEK},
+     "lfm2_moe qwen3_next qwen3_5_moe nemotron_h gemma4 hunyuan_moe phimoe" DEEPSEEK},
     {".expert_shared_count", 0, "ernie4_5_moe hunyuan_moe nemotron_h" DEEPSEEK},
     {".expert_weights_scale", 1, "lfm2_moe nemotron_h" DEEPSEEK},
     {".expert_gating_func", 1, "gpt_oss minimax_m2 ernie4_5_moe lfm2_moe nemotron_h" DEEPSEEK},

@@ -85,6 +85,7 @@ struct family_unused {
     X("gemma4", "", "gemma4_unified", "Gemma4UnifiedForConditionalGeneration",                     \
       family_gemma4_vision_read)                                                                   \
     X("phi3", "phi3", "phi3", "Phi3ForCausalLM", family_phi3_read)                                 \
+    X("phimoe", "phimoe", "phimoe", "PhimoeForCausalLM", family_phimoe_read)                       \
     X("gpt_neox", "gptneox", "gpt_neox", "GPTNeoXForCausalLM", family_gpt_neox_read)               \
     X("gpt2", "gpt2", "gpt2", "GPT2LMHeadModel", family_gpt2_read)                                 \
     X("stablelm", "stablelm", "stablelm", "StableLmForCausalLM", family_stablelm_read)             \

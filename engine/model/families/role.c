@@ -74,6 +74,7 @@ static const struct role_info {
     [ROLE_INPUT_GATE] = {"input_gate", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_INPUT_OUT] = {"input_out", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_INPUT_POST_W] = {"input_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
+    [ROLE_HEAD_B] = {"head_bias", ROLE_IN_SLICE, ROLE_IS_VECTOR},
 };
 
 /* What a layer with a state has in the place of attention: of every kind of state, of all but a
@@ -226,6 +227,7 @@ enum role_need role_need(const struct shape *s, enum tensor_role role)
     case ROLE_O_B:
     case ROLE_UP_B:
     case ROLE_DOWN_B:
+    case ROLE_HEAD_B:
         return ROLE_OPTIONAL;
     default:
         return STATE_ROLES & ROLE_BIT(role) ? state_need(s, role) : expert_need(s, role);
@@ -369,6 +371,7 @@ void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, 
         [ROLE_INPUTS_NORM_W] = {s->layer_input, 1},
         [ROLE_INPUT_GATE] = {s->layer_input, s->dim},
         [ROLE_INPUT_OUT] = {s->dim, s->layer_input},
+        [ROLE_HEAD_B] = {s->vocab, 1},
     };
     CHECK(role < N_ROLES);
     const struct role_size own = STATE_ROLES & ROLE_BIT(role) ? state_dims(s, role) : dims[role];

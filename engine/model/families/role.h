@@ -81,6 +81,7 @@ enum tensor_role {
     ROLE_INPUT_GATE,    // [layer_input, dim] of the layer's output: factors on its input
     ROLE_INPUT_OUT,     // [dim, layer_input] what the layer's output gets added,
     ROLE_INPUT_POST_W,  // [dim] after this norm
+    ROLE_HEAD_B,        // [vocab]; each slice has all of it, for it is small beside the slice
     N_ROLES
 };
 __extension__ typedef unsigned __int128 role_set; // of ROLE_BIT()s
