@@ -244,8 +244,8 @@ static const char *check_bare(const struct shape *s)
 {
     int bare = 0;
     for (int i = 0; i < s->n_layers; i++) {
-        if (s->layer_bare[i] >
-            (s->norm_place == NORM_BEFORE && s->branches == BRANCHES_SERIAL && !s->layer_dense[i]))
+        if (s->layer_bare[i] > (s->norm_place == NORM_BEFORE && s->branches == BRANCHES_SERIAL &&
+                                !s->layer_dense[i]))
             return "layer_bare";
         bare += s->layer_bare[i];
     }

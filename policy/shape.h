@@ -101,14 +101,12 @@ struct shape {
     int route_alone;    // 1: weights of the chosen experts sum up to route_scale; 0: as scored
     int route_logistic; // 1: the router scores an expert by a logistic; 0: by a softmax over all
     int route_bias;     // 1: a number per expert is added to its score where experts are chosen
-    float route_near;  // 0: none; else each expert, best first, is weighed by a softmax over itself
-                       // and those that follow it whose logits are near: lower by at most this
-                       // part of the larger of the two sizes
-    int route_scales;  // 1: the weight of an expert is multiplied by a number of its own
-    int n_groups;      // groups of experts; 0: one
-    int n_groups_used; // groups that a token's experts are in
-    int group_best;    // 1: a group counts by its greatest number; 0: by the sum of its two
-    float route_scale; // factor on the weights of experts
+    float route_near;   // 0: none; else how near experts are weighed together (struct route_args)
+    int route_scales;   // 1: the weight of an expert is multiplied by a number of its own
+    int n_groups;       // groups of experts; 0: one
+    int n_groups_used;  // groups that a token's experts are in
+    int group_best;     // 1: a group counts by its greatest number; 0: by the sum of its two
+    float route_scale;  // factor on the weights of experts
     int dense_dim;    // inner size of the MLP in layers without experts; 0: all layers have experts
     int shared_dim;   // inner size of the expert that every token uses in addition; 0: none
     int shared_gate;  // 1: its output is scaled by a logistic gate; 0: not scaled

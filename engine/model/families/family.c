@@ -35,7 +35,7 @@ static const char *full_key(char buf[NAME_BYTES], const char *name, const char *
 enum err family_fail(const struct source *s, const char *name, const char *key, const char *fmt,
                      ...)
 {
-    char full[NAME_BYTES], sectioned[SOURCE_KEY_BYTES], what[400];
+    char full[NAME_BYTES], sectioned[SOURCE_KEY_BYTES], what[720];
     va_list args;
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
