@@ -20,6 +20,16 @@ static struct codec *codec;
 static uint8_t *in, *stored, *out;
 static struct model model;
 
+static void make_model(struct model *m, const char *config, const char *pack)
+{
+    struct pack_provider p;
+    assert_int_equal(dummy_open(&p, config), OK);
+    struct pack_request r = {.provider = &p, .path = pack};
+    assert_int_equal(pack_write(&r), OK);
+    dummy_close(&p);
+    assert_int_equal(model_open(m, pack), OK);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -31,12 +41,7 @@ static int setup(void **state)
     assert_int_equal(codec_open(&codec, 1), OK);
     temp_write_text("m.cfg", "family = llama\ndim = 256\nlayers = 3\nheads = 4\nffn = 1280\n"
                              "vocab = 5000\ncontext = 128\n");
-    struct pack_provider p;
-    assert_int_equal(dummy_open(&p, temp_path("m.cfg")), OK);
-    struct pack_request r = {.provider = &p, .path = temp_path("m.pack")};
-    assert_int_equal(pack_write(&r), OK);
-    dummy_close(&p);
-    assert_int_equal(model_open(&model, temp_path("m.pack")), OK);
+    make_model(&model, temp_path("m.cfg"), temp_path("m.pack"));
     return 0;
 }
 
@@ -300,13 +305,32 @@ static void test_measure(void **state)
         model.layers[i].absent = 0;
 }
 
+/* The layer in the middle has no MLP. */
+static void test_measure_bare(void **state)
+{
+    (void)state;
+    struct model bare;
+    struct pack_codec_sample s;
+    temp_write_text("bare.cfg",
+                    "family = nemotron_h\npattern = MEMM*E\ndim = 256\nheads = 4\nhead_dim = 64\n"
+                    "state_k_heads = 2\nstate_v_heads = 8\nstate_k_dim = 32\nstate_v_dim = 64\n"
+                    "ffn = 64\nexperts = 4\nexperts_used = 2\nvocab = 5000\ncontext = 128\n");
+    make_model(&bare, temp_path("bare.cfg"), temp_path("bare.pack"));
+    for (int i = 0; i < bare.n_layers; i++)
+        bare.layers[i].absent = 1;
+    assert_int_equal(pack_codec_measure(&bare, &s), OK);
+    assert_true(s.share < 0.95 && s.make_s > 0);
+    model_close(&bare);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_damage),     cmocka_unit_test(test_forged),
-        cmocka_unit_test(test_file),       cmocka_unit_test(test_file_damage),
-        cmocka_unit_test(test_bad_pack),   cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_damage),       cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_file),         cmocka_unit_test(test_file_damage),
+        cmocka_unit_test(test_bad_pack),     cmocka_unit_test(test_measure),
+        cmocka_unit_test(test_measure_bare),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

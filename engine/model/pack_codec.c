@@ -400,11 +400,27 @@ static int middle_layer(const struct model *m)
     return middle;
 }
 
+/* The matrix of a layer with the most numbers; there may be no MLP. */
+static enum tensor_role largest_matrix(const struct model_layer *l)
+{
+    int role = 0;
+    int64_t most = 0;
+    for (int i = 0; i < N_ROLES; i++) {
+        const int64_t numbers = (int64_t)l->tensors[i].n * l->tensors[i].k;
+        if (role_kind((enum tensor_role)i) == ROLE_IS_PANELS && numbers > most) {
+            role = i;
+            most = numbers;
+        }
+    }
+    return (enum tensor_role)role;
+}
+
 /* Generates some panels of a layer that is not in the file: *n_bytes of the `room` at `buf`. */
 static enum err sample_made(const struct model *m, int layer, uint8_t *buf, int64_t room,
                             int64_t *n_bytes)
 {
-    const struct model_tensor *t = &m->layers[layer].tensors[ROLE_UP];
+    const enum tensor_role role = largest_matrix(&m->layers[layer]);
+    const struct model_tensor *t = &m->layers[layer].tensors[role];
     int64_t panel = dtype_panel_bytes(t->dtype, t->k), n = min_i64(room / panel, t->n / PANEL_ROWS);
     *n_bytes = n * panel / CODEC_UNIT * CODEC_UNIT;
     if (n == 0)
@@ -412,7 +428,7 @@ static enum err sample_made(const struct model *m, int layer, uint8_t *buf, int6
     struct pack_provider provider;
     struct model copy = *m;
     TRY(dummy_of_model(&provider, m));
-    enum err e = pack_panels_make(&provider, &copy, layer, ROLE_UP, (int)n * PANEL_ROWS, buf);
+    enum err e = pack_panels_make(&provider, &copy, layer, role, (int)n * PANEL_ROWS, buf);
     dummy_close(&provider);
     return e;
 }
