@@ -181,7 +181,7 @@ def job(tally, bed, _):
 def resumed(tally, bed, _):
     """Killed while rows are beyond the context: what is read in again as one forced span gives the same bytes."""
     rows = [run_row(f"k-{i}", bed.ids(20 + 7 * i), 700) for i in range(6)]
-    flags = ["--kv-policy", "h2o", "--kv-budget", "48", *SLOT]
+    flags = ["--kv-policy", "h2o", "--kv-budget", "48", "--batch", "6", *SLOT]  # all rows at once, whatever the rates
     want, out = bed.call("run", rows, *flags), bed.place.fresh()
     args = ["run", "-m", bed.model, "-i", bed.place.rows("killed.jsonl", rows), "-o", out, "-t", "1", "--progress", "none", *flags]
     process, live = bed.place.start(args), 6 * 2 * CONTEXT
