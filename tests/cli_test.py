@@ -334,6 +334,19 @@ def shapes(tally, p, a):
     check(n >= pick(2, 6), f"{n} model shapes in configs/")
 
 
+def planned(tally, p, a):
+    """Every shape of configs/ has a plan on a card that it does not fit, or a line that says what it needs."""
+    configs = os.path.join(os.path.dirname(HERE), "configs")
+    machine = os.path.join(configs, "machine-t4.cfg")
+    for name in sorted(x for x in os.listdir(configs) if x.endswith(".cfg"))[::pick(6, 1)]:
+        path = os.path.join(configs, name)
+        if re.search(r"^family = ", read(path).decode(), re.M):
+            done = p.sluice("plan", "-m", path, "--weights", "q4", "--machine", machine, "--prompt-len", 64, "--gen-len", 16,
+                            "--num-prompts", 100, "--no-advice")
+            check(done.code == 0 or (done.code == 4 and "the smallest plan needs" in done.err),
+                  f"plan of {name}: exit {done.code}: {done.err[-300:]}")
+
+
 def dummy(tally, p, a):
     """A model config: only what the plan streams is written, and it shows neither in OUT nor in the next run."""
     text = ("family = llama\ndim = 256\nlayers = 6\nheads = 4\nffn = 1024\nvocab = 9000\ncontext = 256\n")
@@ -365,5 +378,5 @@ def dummy(tally, p, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, dummy,
+    sys.exit(trial.run_parts(__doc__, (usage, inspect_and_pack, plan, run, stop_and_resume, score, shapes, planned, dummy,
                                        bench, real_model), lambda folder, a: Place(folder, a.sluice), tally))
