@@ -35,9 +35,9 @@ static void tiles_have_one_order(void **state)
         {1, 1, 16, KV_BF16}, {3, 3, 33, KV_BF16}, {17, 1, 48, KV_BF16}, {2, 2, 512, KV_BF16}};
     static const int lengths[] = {1, 31, 33, 70, 129, 290, 600};
     static const int policies[] = {EVICT_H2O, EVICT_EMA, EVICT_SCISSORHANDS, EVICT_SNAPKV};
-    float *all = noise_array(8, 17, 4);
     if (!isa_here(ISA_AMX))
         skip_because("this CPU has no %s", isa_name(ISA_AMX));
+    float *all = noise_array(8, 17, 4);
     for (size_t i = 0; i < 8; i++)
         for (size_t j = i % (size_t)sweep(3, 1); j < 7; j += (size_t)sweep(3, 1)) {
             const int n = lengths[j];
