@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Models whose layers pass more on than hidden states: state_run_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
-Rows with a state of fixed size, of a gated delta net, and layers with inputs of their own that use K and V of others (gemma4's small
-models). Wherever states, inputs, K and V are, however rows are batched, evicted from, sent back or resumed, and whatever becomes of a page: the same
-bytes. The numbers themselves are held to transformers' by family_golden.py.
+Rows with a state of fixed size, of a gated delta net and of Mamba-2 beside experts, and layers with inputs of their own that use K
+and V of others (gemma4's small models). Wherever states, inputs, K and V are, however rows are batched, evicted from, sent back or
+resumed, and whatever becomes of a page: the same bytes. The numbers themselves are held to transformers' by family_golden.py.
 """
 import os
 import random
@@ -42,8 +42,25 @@ layer_input = 512
 vocab = 3000
 context = 512
 """  # wide: the fifth and the last layer. What goes with 50 tokens is more than a MiB, which is checked as one
-MODELS = {"states": MODEL, "lent": LENT}
-APART = {"states": "state of each row", "lent": "share keys and values between layers"}  # why layers do not attend apart
+MAMBA = """family = nemotron_h
+pattern = MEM*EMEM*E
+dim = 96
+heads = 6
+kv_heads = 2
+head_dim = 32
+state_k_heads = 2
+state_v_heads = 4
+state_k_dim = 32
+state_v_dim = 48
+ffn = 64
+experts = 6
+experts_used = 2
+shared_ffn = 64
+vocab = 3000
+context = 512
+"""  # a layer without an MLP, experts in the others
+MODELS = {"states": MODEL, "mamba": MAMBA, "lent": LENT}
+APART = {"states": "state of each row", "mamba": "state of each row", "lent": "share keys and values between layers"}  # why layers do not attend apart
 SIM = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/sim_device.so")
 DEVICE = ["--device", f"{SIM}:7,20,0,{48 << 20}", "--mem-device", "32M"]
 TWO = ["--batch", "3", "--batches", "2"]
