@@ -60,7 +60,7 @@ fault("GGUF: experts that a bias chooses are scored by a softmax if the file doe
       "engine/model/families/family_deepseek.c", "gating = d.router & ROUTER_BIAS ? 2 : 1;", "gating = 1;",
       "family_golden.py --only glm4_moe_lite-plain")
 fault("GGUF: nemotron_h's epsilon is looked for under RMSNorm's key only", "engine/model/families/family_llama.c",
-      'TRY(family_float(s, name, ".attention.layer_norm_epsilon", 0, 0.1, &eps)); // nemotron_h, too', "", "family_hybrid_test")
+      'TRY(family_float(s, name, ".attention.layer_norm_epsilon", 0, 0.1, &eps));', "", "family_hybrid_test")
 fault("hunyuan: norms of q and k come before RoPE", "engine/line/layer_decode.c",
       "if (s->qk_norm != QK_NORM_NONE && s->qk_norm != QK_NORM_TURNED)", "if (s->qk_norm != QK_NORM_NONE)",
       "family_golden.py --only hunyuan_v1_dense-alpha")

@@ -72,13 +72,12 @@ static enum err read_deepseek2(struct family_model *m, const struct source *s, c
     struct family_dialect d = {
         .first_dense_key = "first_k_dense_replace", .router = ROUTER_KEYS, .route_all = 1};
     char key[60];
-    int64_t gating = 0;
     int found = 0;
     for (int i = 0; i < SHAPE_LAYERS_MAX; i++) {
         snprintf(key, sizeof key, "blk.%d.exp_probs_b.bias", i);
         d.router |= source_find(s, key) ? ROUTER_BIAS : 0;
     }
-    gating = d.router & ROUTER_BIAS ? 2 : 1;
+    int64_t gating = d.router & ROUTER_BIAS ? 2 : 1;
     TRY(source_int(s, "deepseek2.expert_gating_func", 1, 2, &gating, &found));
     d.router |= gating == 2 ? ROUTER_LOGISTIC : 0;
     TRY(read(m, s, name, &d));

@@ -517,9 +517,9 @@ static enum err read_gguf(struct family_model *m, const struct source *s, const 
     TRY(rope_read_gguf(&rope, s, name, shape->rope_dim));
     if (d->latent)
         latent_rope_gguf(&rope);
-    TRY(family_float(s, name, ".attention.layer_norm_epsilon", 0, 0.1, &eps)); // nemotron_h, too
-    if (shape->norm == NORM_RMS)
-        TRY(family_float(s, name, ".attention.layer_norm_rms_epsilon", 0, 0.1, &eps));
+    /* Files have either, whatever the norm: nemotron_h the first, phimoe the second. */
+    TRY(family_float(s, name, ".attention.layer_norm_epsilon", 0, 0.1, &eps));
+    TRY(family_float(s, name, ".attention.layer_norm_rms_epsilon", 0, 0.1, &eps));
     TRY(family_act(s, "", "", d->act ? d->act : "silu", &shape->act)); // files have no key for it
     shape->norm_eps = (float)eps;
     shape->embed_dim = shape->dim;

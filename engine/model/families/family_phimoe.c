@@ -58,17 +58,15 @@ static enum err read_scales(const struct source *s, struct shape *shape)
 enum err family_phimoe_read(struct family_model *m, const struct source *s, const char *name)
 {
     const int gguf = s->kind == SOURCE_GGUF;
-    double jitter = JITTER, eps = 1e-5;
+    double jitter = JITTER;
     int head_bias = 0;
-    if (gguf) {
-        TRY(family_float(s, name, ".attention.layer_norm_rms_epsilon", 0, 0.1, &eps));
-    } else {
+    if (!gguf) {
         TRY(family_float(s, "", "router_jitter_noise", 1e-6, 1, &jitter));
         TRY(family_flag(s, "", "lm_head_bias", &head_bias));
     }
     m->shape.gated = 1;
     m->shape.norm = NORM_LAYER;
-    m->shape.norm_eps = (float)eps;
+    m->shape.norm_eps = 1e-5f;
     m->shape.route_near = (float)(2 * jitter);
     m->shape.n_experts_used = 2;
     TRY(family_read_dialect(
