@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "offload/disk_probe.h"
 
@@ -53,10 +52,10 @@ static enum err measure_grid(struct bench_table *t, struct disk_probe *d, enum r
 enum err bench_io(const struct config *c)
 {
     const char *dir = c->offload_dir ? c->offload_dir : ".";
-    struct statvfs fs;
-    if (statvfs(dir, &fs) != 0)
-        return fail(ERR_USAGE, "%s: bench io: %s", dir, strerror(errno));
-    int64_t room = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize / 4 / MIB * MIB;
+    struct scratch_room free;
+    TRY(scratch_check(dir));
+    TRY(scratch_room(dir, &free));
+    int64_t room = free.free_bytes / 4 / MIB * MIB;
     if (room < 64 * (int64_t)MIB)
         return fail(ERR_IO, "%s: bench io: needs 256 MiB of free space (--offload-dir)", dir);
     struct disk_probe d;

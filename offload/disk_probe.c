@@ -10,51 +10,34 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "kernels/device.h"
 
 #define BUFFER_LEAST ((int64_t)4 << 20) // two huge pages: from this size on device_cpu uses them
 
-enum err disk_probe_open_scratch(struct disk_probe *d, const char *dir, int64_t cap_bytes)
+enum err disk_probe_open_scratch(struct disk_probe *d, const char *dirs, int64_t cap_bytes)
 {
-    *d = (struct disk_probe){.fd = -1, .cap_bytes = cap_bytes};
-    int n = snprintf(d->name, sizeof d->name, "%s/.sluice-probe-XXXXXX", dir);
-    if (n >= (int)sizeof d->name)
-        return fail(ERR_IO, "%.100s...: probe: path is too long", dir);
-    d->fd = mkostemp(d->name, O_CLOEXEC);
-    if (d->fd < 0) {
-        int saved = errno;
-        return fail(ERR_IO, "%s: probe: cannot write here: %s (--offload-dir)", dir,
-                    strerror(saved));
-    }
-    unlink(d->name); // so that the space is freed even if the process is killed
-    return OK;
+    *d = (struct disk_probe){.cap_bytes = cap_bytes};
+    snprintf(d->name, sizeof d->name, "%s", dirs);
+    return scratch_open(&d->scratch, dirs);
 }
 
 enum err disk_probe_open_file(struct disk_probe *d, const char *path)
 {
-    *d = (struct disk_probe){.fd = -1};
-    snprintf(d->name, sizeof d->name, "%s", path);
-    d->fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
-    if (d->fd < 0 || fstat(d->fd, &st) != 0) {
-        int saved = errno;
-        disk_probe_close(d);
-        return fail(ERR_INPUT, "%s: probe: %s", path, strerror(saved));
-    }
+    *d = (struct disk_probe){0};
+    snprintf(d->name, sizeof d->name, "%s", path);
+    if (stat(path, &st) != 0)
+        return fail(ERR_INPUT, "%s: probe: %s", path, strerror(errno));
     d->file_bytes = st.st_size;
     return OK;
 }
 
 void disk_probe_close(struct disk_probe *d)
 {
-    if (d->fd >= 0)
-        close(d->fd);
-    d->fd = -1;
+    scratch_close(&d->scratch);
 }
 
 /* The ios of one measurement and where the next one goes. */
@@ -151,8 +134,9 @@ static enum err stream_open(struct disk_stream *s, const struct disk_probe *d, i
     struct ring_config config = {
         .kind = s->load->io, .depth = s->load->depth, .buffers = &buffer, .n_buffers = 1};
     TRY(ring_open(&s->ring, &config));
-    int flags = d->cap_bytes > 0 ? O_RDWR : O_RDONLY;
-    return ring_file_add(s->ring, d->name, d->fd, flags, &s->file);
+    if (d->scratch.n > 0)
+        return scratch_add(&d->scratch, s->ring, d->name, &s->file);
+    return ring_file_add(s->ring, d->name, -1, O_RDONLY, &s->file);
 }
 
 /* *mean: bytes per second from the first io to the last. */

@@ -5,23 +5,23 @@
 #ifndef OFFLOAD_DISK_PROBE_H
 #define OFFLOAD_DISK_PROBE_H
 
-#include "offload/ring.h"
+#include "offload/scratch.h"
 #include "policy/machine.h"
 
 #define DISK_PROBE_DEPTH_MAX 64
 
 struct disk_probe {
-    char name[512];     // for messages
-    int fd;             // owned; -1: closed
-    int64_t file_bytes; // readable bytes; a scratch file: bytes written so far
-    int64_t cap_bytes;  // size limit of a scratch file; 0: a file that is only read
-    int direct;         // 1: the last measurement bypassed the page cache
+    char name[512];         // for messages
+    struct scratch scratch; // owned; n = 0: the file `name`, only read
+    int64_t file_bytes;     // readable bytes; of scratch: bytes written so far
+    int64_t cap_bytes;      // size limit of scratch; 0: a file that is only read
+    int direct;             // 1: the last measurement bypassed the page cache
 };
 
 /* One measurement. */
 struct disk_load {
     enum ring_kind io;
-    int write;           // 1: writes (scratch files only), from the start of the file
+    int write;           // 1: writes (scratch only), from the start of the file
     int64_t block_bytes; // multiple of 4096
     int depth;           // ios in flight, 1..DISK_PROBE_DEPTH_MAX
     double seconds_max;  // stops issuing after this long; a write also stops at the end of the file
@@ -48,8 +48,9 @@ struct disk_rates {
     double burst_bytes;
 };
 
-/* Creates a scratch file in dir and unlinks it at once; writes may grow it to cap_bytes. ERR_IO. */
-enum err disk_probe_open_scratch(struct disk_probe *d, const char *dir, int64_t cap_bytes);
+/* A scratch file, or one in each of several folders (scratch.h); writes may grow them to cap_bytes
+ * in all. ERR_IO. */
+enum err disk_probe_open_scratch(struct disk_probe *d, const char *dirs, int64_t cap_bytes);
 /* An existing file, read only. ERR_INPUT. */
 enum err disk_probe_open_file(struct disk_probe *d, const char *path);
 /* Sequential, wrapping around at the end of the readable bytes. *bytes_per_s > 0. Uses block_bytes

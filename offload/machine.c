@@ -16,9 +16,10 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
+
+#include "offload/scratch.h"
 
 #define CPUS_MAX     8192
 #define NODE_UNKNOWN (-2)
@@ -275,17 +276,13 @@ static enum err disk_read(struct machine_info *info, const char *offload_dir)
     info->disk_node = -1;
     if (!offload_dir)
         return OK;
-    struct stat st;
-    struct statvfs fs;
-    if (stat(offload_dir, &st) != 0)
-        return fail(ERR_USAGE, "%s: offload directory: %s", offload_dir, strerror(errno));
-    if (!S_ISDIR(st.st_mode))
-        return fail(ERR_USAGE, "%s: offload directory: not a directory", offload_dir);
-    if (statvfs(offload_dir, &fs) != 0)
-        return fail(ERR_USAGE, "%s: offload directory: %s", offload_dir, strerror(errno));
-    info->disk_free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
-    info->disk_bytes = (int64_t)fs.f_blocks * (int64_t)fs.f_frsize;
-    info->disk_node = machine_device_node("", major(st.st_dev), minor(st.st_dev));
+    struct scratch_room room;
+    TRY(scratch_check(offload_dir));
+    if (scratch_room(offload_dir, &room) != OK)
+        return fail(ERR_USAGE, "%s: offload directory: no room known", offload_dir);
+    info->disk_free_bytes = room.free_bytes;
+    info->disk_bytes = room.total_bytes;
+    info->disk_node = machine_device_node("", room.dev_major, room.dev_minor);
     return OK;
 }
 

@@ -34,8 +34,8 @@ struct machine_info {
  * signal handler reads this flag to report the cause. */
 extern atomic_int machine_in_library;
 
-/* Fills *info. offload_dir may be NULL. ERR_USAGE: offload_dir is not an existing directory; any
- * other failure leaves a field "unknown" (0 or -1). */
+/* Fills *info. offload_dir: folders (scratch.h), or NULL. ERR_USAGE: one does not exist; any other
+ * failure leaves a field "unknown" (0 or -1). */
 enum err machine_read(struct machine_info *info, const char *offload_dir);
 
 /* Default budgets in bytes: free RAM less a tenth and 256 MiB for other processes, free disk less a

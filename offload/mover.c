@@ -536,7 +536,10 @@ static enum err add_places(struct mover *m, const struct mover_config *config)
         m->places[i] = *f;
         if (f->base || !f->path)
             continue;
-        TRY(ring_file_add(m->ring, f->path, f->fd, f->fd >= 0 ? O_RDWR : O_RDONLY, &m->file[i]));
+        if (f->scratch)
+            TRY(scratch_add(f->scratch, m->ring, f->path, &m->file[i]));
+        else
+            TRY(ring_file_add(m->ring, f->path, -1, O_RDONLY, &m->file[i]));
     }
     for (int i = 0; i < 2 && config->device; i++)
         TRY(config->device->api->stream_open(config->device, &m->streams[i]));

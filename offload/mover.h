@@ -14,7 +14,7 @@
 #include "kernels/device.h"
 #include "kernels/base/trace.h"
 #include "offload/codec.h"
-#include "offload/ring.h"
+#include "offload/scratch.h"
 
 #define MOVER_COPY_PIECE (8 << 20) // bytes per copy between RAM and a device
 #define MOVER_PLACES_MAX 8
@@ -67,10 +67,10 @@ struct mover_config {
     enum ring_kind kind;
     int depth; // pieces in flight
     struct mover_place {
-        const char *path; // name of a file, for messages; opened for reading if fd is -1; NULL and
-                          // no base: an unused entry
-        int fd;           // >= 0: an open file for both directions (scratch); stays the caller's
-        const char *hint; // advice in messages about wrong bytes; or NULL
+        const char *path; // of a file, opened for reading; NULL and no base: an unused entry
+        const struct scratch *scratch; // borrowed during mover_open; not NULL: these files
+                                       // instead, for both directions; `path` names them
+        const char *hint;              // advice in messages about wrong bytes; or NULL
         void *base; // not NULL: a range of RAM instead of a file, copied to and from the device
     } places[MOVER_PLACES_MAX];
     int n_places;

@@ -19,6 +19,7 @@
 #include "offload/cpu_wait.h"
 #include "offload/machine_file.h"
 #include "offload/probe_impl.h"
+#include "offload/scratch.h"
 
 #define CACHE_AGE_S (30 * 24 * 3600)
 /* A file's time may be this far ahead of time(): since Linux 6.13 file systems take times between
@@ -214,15 +215,14 @@ static enum err part_path(const struct probe_config *c, enum machine_part part,
                           const char *cache_dir, char *path, int cap)
 {
     char key[512];
-    struct stat st;
     struct device_info device = {0};
     if (part == MACHINE_CPU)
         probe_cache_key(c, key, sizeof key);
     if (part == MACHINE_DISK) {
-        if (stat(c->dir, &st) != 0)
-            return fail(ERR_IO, "%s: probe: %s", c->dir, strerror(errno));
+        struct scratch_room room;
+        TRY(scratch_room(c->dir, &room));
         snprintf(key, sizeof key, "3 %s %d %llx %d", cpu_name(c), pool_threads(c->ops->pool),
-                 (unsigned long long)st.st_dev, (int)c->io);
+                 (unsigned long long)room.id, (int)c->io);
     }
     if (part == MACHINE_DEVICE) {
         TRY(c->device->api->info(c->device, &device));

@@ -4,10 +4,8 @@
  * Note: the sustained rate shows only after a burst, so the long measurements come first. */
 #include "offload/probe_impl.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "offload/disk_probe.h"
 #include "offload/mover.h"
@@ -62,15 +60,13 @@ static enum err measure_ways(struct machine *m, const struct probe_config *c, st
 
 enum err probe_disk(struct machine *m, const struct probe_config *c)
 {
-    struct statvfs fs;
-    if (statvfs(c->dir, &fs) != 0)
-        return fail(ERR_IO, "%s: probe: %s", c->dir, strerror(errno));
-    int64_t free_bytes = (int64_t)fs.f_bavail * (int64_t)fs.f_frsize;
-    int64_t bytes =
-        min_i64(c->full ? SCRATCH_FULL : SCRATCH_BYTES, free_bytes / 4 / PROBE_MIB * PROBE_MIB);
+    struct scratch_room room;
+    TRY(scratch_room(c->dir, &room));
+    int64_t bytes = min_i64(c->full ? SCRATCH_FULL : SCRATCH_BYTES,
+                            room.free_bytes / 4 / PROBE_MIB * PROBE_MIB);
     if (bytes < SCRATCH_LEAST)
         return fail(ERR_IO, "%s: probe: %lld bytes free, needs %lld (--offload-dir)", c->dir,
-                    (long long)free_bytes, (long long)(4 * SCRATCH_LEAST));
+                    (long long)room.free_bytes, (long long)(4 * SCRATCH_LEAST));
     struct disk_probe d;
     TRY(disk_probe_open_scratch(&d, c->dir, bytes));
     enum err err = measure_ways(m, c, &d);

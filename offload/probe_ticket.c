@@ -99,7 +99,7 @@ static enum err bed_open(struct ticket_bed *b, const struct probe_config *c,
     TRY(trace_open(&b->trace, 0));
     const struct mover_config config = {.kind = c->io,
                                         .depth = IO_DEPTH,
-                                        .places = {{.path = d->name, .fd = d->fd}},
+                                        .places = {{.path = d->name, .scratch = &d->scratch}},
                                         .n_places = 1,
                                         .base = buffers,
                                         .n_bytes = BUFFERS_BYTES,

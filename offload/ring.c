@@ -30,6 +30,8 @@ struct ring_file {
                 // name its number
     int64_t align_bytes; // of offset and length; 1 when not direct
     int64_t align_buf_bytes;
+    int n_stripes; // 0: a file; else the number of files that its bytes are divided over
+    int stripes[RING_STRIPES_MAX];
 };
 
 struct ring {
@@ -144,13 +146,22 @@ static void file_name_set(struct ring_file *f, const char *path)
         snprintf(f->name, sizeof f->name, "...%s", path + n - (sizeof f->name - 4));
 }
 
+/* The next file, with a name and no descriptors; it counts once n_files does. */
+static enum err file_next(struct ring *r, const char *path, struct ring_file **file)
+{
+    if (r->n_files == RING_FILES_MAX)
+        return fail(ERR_USAGE, "%s: more than %d files in one run", path, RING_FILES_MAX);
+    *file = &r->files[r->n_files];
+    **file = (struct ring_file){.fd_direct = -1, .fd_buffered = -1};
+    file_name_set(*file, path);
+    return OK;
+}
+
 enum err ring_file_add(struct ring *r, const char *path, int fd, int flags, int *file)
 {
     enum err e_open = (flags & O_ACCMODE) == O_RDONLY ? ERR_INPUT : ERR_IO;
-    if (r->n_files == RING_FILES_MAX)
-        return fail(ERR_USAGE, "%s: more than %d files in one run", path, RING_FILES_MAX);
-    struct ring_file *f = &r->files[r->n_files];
-    file_name_set(f, path);
+    struct ring_file *f;
+    TRY(file_next(r, path, &f));
     /* O_NONBLOCK keeps open() from hanging on a FIFO. It is cleared below, because io_uring would
      * return EAGAIN instead of waiting. */
     f->fd_buffered =
@@ -174,11 +185,48 @@ enum err ring_file_add(struct ring *r, const char *path, int fd, int flags, int 
     return OK;
 }
 
+enum err ring_stripe_add(struct ring *r, const char *path, const int *files, int n, int *file)
+{
+    struct ring_file *f;
+    CHECK(n >= 1 && n <= RING_STRIPES_MAX);
+    *file = files[0];
+    if (n == 1)
+        return OK;
+    TRY(file_next(r, path, &f));
+    f->n_stripes = n;
+    for (int i = 0; i < n; i++) {
+        CHECK(files[i] >= 0 && files[i] < r->n_files && r->files[files[i]].n_stripes == 0);
+        f->stripes[i] = files[i];
+    }
+    *file = r->n_files++;
+    return OK;
+}
+
+/* Turns byte *offset of a file into that of the file that has it, which is returned, and limits *n
+ * to the bytes that follow it there. */
+static int stripe_find(const struct ring *r, int file, int64_t *offset, int64_t *n)
+{
+    const struct ring_file *f = &r->files[file];
+    if (f->n_stripes == 0)
+        return file;
+    const int64_t stripe = *offset / RING_STRIPE_BYTES, in = *offset % RING_STRIPE_BYTES;
+    *offset = stripe / f->n_stripes * RING_STRIPE_BYTES + in;
+    *n = min_i64(*n, RING_STRIPE_BYTES - in);
+    return f->stripes[stripe % f->n_stripes];
+}
+
 int64_t ring_file_align_bytes(const struct ring *r, int file)
 {
     CHECK(file >= 0 && file < r->n_files);
     const struct ring_file *f = &r->files[file];
-    return max_i64(f->align_bytes, f->align_buf_bytes);
+    int64_t most = max_i64(f->align_bytes, f->align_buf_bytes);
+    for (int i = 0; i < f->n_stripes; i++) {
+        const int64_t one = ring_file_align_bytes(r, f->stripes[i]);
+        if (one == 1)
+            return 1;
+        most = max_i64(most, one);
+    }
+    return most;
 }
 
 int ring_file_fd(const struct ring *r, int file)
@@ -198,7 +246,8 @@ void ring_close(struct ring *r)
         r->backend->calls->close(r->backend);
     /* A hung thread may still use its descriptor, so the number must not be reused. */
     for (int i = 0; i < r->n_files && !r->lost_text[0]; i++) {
-        close(r->files[i].fd_buffered);
+        if (r->files[i].fd_buffered >= 0)
+            close(r->files[i].fd_buffered);
         if (r->files[i].fd_direct >= 0)
             close(r->files[i].fd_direct);
     }
@@ -233,20 +282,27 @@ static void watch_advance(struct ring *r)
     r->watch_last_ns = now;
 }
 
+/* The file of an attempt; for a striped io, the one that has its bytes. */
+static struct ring_file *op_file(struct ring *r, const struct ring_op *op)
+{
+    return &r->files[op->file_slot / 2];
+}
+
 static void io_attempt(struct ring *r, struct ring_io *io)
 {
-    struct ring_file *f = &r->files[io->file];
     struct ring_op *op = r->free_ops;
     CHECK(op); // there are as many ops as ios (`depth`); a lost io keeps its op
     r->free_ops = op->next;
     int64_t offset = io->offset + io->done_bytes;
     int64_t n = min_i64(io->n_bytes - io->done_bytes, RING_ATTEMPT_BYTES_MAX);
+    const int file = stripe_find(r, io->file, &offset, &n);
+    struct ring_file *f = &r->files[file];
     char *buf = (char *)io->buf + io->done_bytes;
     int direct = f->direct && offset % f->align_bytes == 0 && n % f->align_bytes == 0 &&
                  (uintptr_t)buf % (uintptr_t)f->align_buf_bytes == 0;
     *op = (struct ring_op){
         .fd = direct ? f->fd_direct : f->fd_buffered,
-        .file_slot = 2 * io->file + direct,
+        .file_slot = 2 * file + direct,
         .write = io->write,
         .direct = direct,
         .offset = offset,
@@ -298,7 +354,7 @@ static const char *errno_hint(int e)
  * possible, of a buffered one it is final. */
 static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io *io, int e)
 {
-    struct ring_file *f = &r->files[io->file];
+    struct ring_file *f = op_file(r, op);
     switch (e) {
     case EINTR:
     case EAGAIN:
@@ -336,13 +392,12 @@ static void io_refused(struct ring *r, const struct ring_op *op, struct ring_io 
 }
 
 /* No bytes and no error. A read: the end of the file, unless its size says otherwise. */
-static void io_nothing(struct ring *r, struct ring_io *io)
+static void io_nothing(struct ring *r, const struct ring_op *op, struct ring_io *io)
 {
-    struct ring_file *f = &r->files[io->file];
+    struct ring_file *f = op_file(r, op);
     struct stat st;
-    int64_t at = io->offset + io->done_bytes;
     int sized = fstat(f->fd_buffered, &st) == 0 && S_ISREG(st.st_mode);
-    if (io->write || (sized && st.st_size > at)) {
+    if (io->write || (sized && st.st_size > op->offset)) {
         io_again(r, io, "no bytes were transferred", ERR_IO, FRUITLESS_MAX);
         return;
     }
@@ -350,7 +405,7 @@ static void io_nothing(struct ring *r, struct ring_io *io)
              "%s: read at %lld: needs %lld bytes, file ends at %lld (truncated, or changed while "
              "reading)",
              f->name, (long long)io->offset, (long long)io->n_bytes,
-             (long long)(sized ? st.st_size : at));
+             (long long)(sized ? st.st_size : op->offset));
     io_finish(r, io, ERR_CORRUPT);
 }
 
@@ -369,7 +424,7 @@ static void op_complete(struct ring *r, struct ring_op *op)
         return;
     }
     if (was.result == 0) {
-        io_nothing(r, io);
+        io_nothing(r, &was, io);
         return;
     }
     CHECK(was.result <= was.n_bytes);

@@ -12,8 +12,10 @@
 
 #include "kernels/base/base.h"
 
-#define RING_FILES_MAX 256
-#define RING_DEPTH_MAX 4096
+#define RING_FILES_MAX    256
+#define RING_DEPTH_MAX    4096
+#define RING_STRIPES_MAX  8         // files that one striped file is divided over
+#define RING_STRIPE_BYTES (1 << 20) // a striped file changes from one file to the next
 
 enum ring_kind {
     RING_AUTO,    // io_uring or, if it is refused, threads, with one warning
@@ -77,10 +79,16 @@ enum err ring_open(struct ring **ring, const struct ring_config *config);
  * is not a regular file or block device. ERR_FIT: out of descriptors. ERR_USAGE: more than
  * RING_FILES_MAX. */
 enum err ring_file_add(struct ring *r, const char *path, int fd, int flags, int *file);
+/* Adds one file whose bytes are divided over files [n] that were added before: stripe s of
+ * RING_STRIPE_BYTES is stripe s / n of files[s % n]. Files on several drives have the drives'
+ * speeds together, if these are alike. An io may cross stripes: their parts move one after the
+ * other. n: 1 (then *file is files[0]) to RING_STRIPES_MAX. ERR_USAGE: too many files. */
+enum err ring_stripe_add(struct ring *r, const char *path, const int *files, int n, int *file);
 /* Offset, length and address of a transfer must be multiples of this to bypass the page cache
  * (others go through it, and are just as correct). 1 when the file has no direct I/O (any more). */
 int64_t ring_file_align_bytes(const struct ring *r, int file);
-int ring_file_fd(const struct ring *r, int file); // the buffered one, borrowed: fallocate, fstat
+/* The buffered descriptor, borrowed: fallocate, fstat. -1: the file is striped. */
+int ring_file_fd(const struct ring *r, int file);
 
 /* Starts an io. ERR_BUSY: `depth` are in flight, reap first. ERR_IO: the watchdog gave up an
  * attempt before. All other errors are returned with the io by ring_reap. */

@@ -10,7 +10,7 @@ static const struct {
 
 enum err tier_open(struct tier *t, enum tier_kind kind, const struct tier_config *config)
 {
-    *t = (struct tier){.kind = kind, .device = config->device, .fd = -1};
+    *t = (struct tier){.kind = kind, .device = config->device};
     if (config->n_bytes == 0)
         return OK;
     t->n_bytes = round_up(config->n_bytes, 4096);

@@ -6,11 +6,12 @@
 #define OFFLOAD_TIER_H
 
 #include "kernels/device.h"
+#include "offload/scratch.h"
 #include "policy/plan.h"
 
 struct tier_config {
     struct device *device; // borrowed; computes on TIER_DEVICE, copies from and to TIER_RAM
-    const char *dir;       // TIER_NVME: directory of its file
+    const char *dir;       // TIER_NVME: the folders of its files (scratch.h)
     int node;              // TIER_RAM: NUMA node; -1: any
     int64_t n_bytes;
 };
@@ -18,10 +19,10 @@ struct tier_config {
 /* The space of one tier. A zeroed one is closed and holds nothing. */
 struct tier {
     enum tier_kind kind;
-    struct device *device; // borrowed
-    uint8_t *base;         // owned; 4 KiB aligned; NULL on TIER_NVME
-    int fd;                // owned on TIER_NVME: a file without a name, open for both directions
-    int64_t n_bytes;       // 0: closed
+    struct device *device;  // borrowed
+    uint8_t *base;          // owned; 4 KiB aligned; NULL on TIER_NVME
+    struct scratch scratch; // TIER_NVME
+    int64_t n_bytes;        // 0: closed
     int pinned;
 };
 

@@ -141,6 +141,8 @@ struct plan_costs {
     double codec_share;        // stored / decoded bytes of streamed weights; 0: not measured
     double codec_rate;         // bytes decoded per second by one thread during a run
     double codec_make_s;       // seconds to build PACK.zst; 0 if it exists
+    int copies_weights;        // 1: streamed layers are copied into the scratch files of several
+                               // drives before the first pass
     const struct pace *pace;   // borrowed: earlier runs (policy/pace.h); NULL: none
 };
 
@@ -189,6 +191,7 @@ struct plan {
 #define PLAN_ACCOUNTS(X)                                                                           \
     X(weights_resident)                                                                            \
     X(weight_frames)                                                                               \
+    X(weight_copies)                                                                               \
     X(kv)                                                                                          \
     X(kv_frames)                                                                                   \
     X(kv_tails)                                                                                    \

@@ -40,6 +40,9 @@ BAD_FLAGS = (
     ("not a switch", "--ignore-eos: invalid value 'maybe' (expected on or off)", ("run", "--ignore-eos=maybe")),
     ("bad --percent", "--percent", ("plan", "-q", "-m", "tiny.gguf", "--prompt-len", "8", "--percent", "0", "150", "0",
                                     "100", "0", "100")),
+    ("absent --offload-dir", "none: offload directory: No such file", ("gen", "-m", "tiny.gguf", "-p", "x", "--offload-dir", ".,none")),
+    ("zstd for several drives", "--weights-codec zstd: works with one --offload-dir only",
+     ("plan", "-q", "-m", "tiny.gguf", "--prompt-len", "8", "--offload-dir", ".,..", "--weights-codec", "zstd")),
     ("absent --config", "--config", ("run", "--config", "none.cfg")),
     ("--config of a folder", "Is a directory", ("run", "--config", "."))
 )

@@ -54,7 +54,7 @@ static void test_memory_is_out_of_reach(void **state)
     assert_int_not_equal(death_by_reading(tiers[TIER_DEVICE].base), 0);
     assert_int_equal(death_by_reading(tiers[TIER_RAM].base), 0);
     assert_null(tiers[TIER_NVME].base);
-    assert_int_equal(lseek(tiers[TIER_NVME].fd, 0, SEEK_END), 8192);
+    assert_int_equal(lseek(tiers[TIER_NVME].scratch.fds[0], 0, SEEK_END), 8192);
     for (int kind = 0; kind < N_TIERS; kind++) {
         tier_close(&tiers[kind]);
         tier_close(&tiers[kind]); // closed: nothing happens

@@ -247,6 +247,8 @@ static void bed_open(struct bed *b, const struct model *model, const struct evic
     assert_int_equal(job_open_memory(&b->job, &config, b->requests, n, &callbacks, &b->work), OK);
 }
 
+static const char *bed_drives; // folders of scratch files; NULL: temp_dir
+
 static void bed_start(struct bed *b, const struct model *model, struct plan *plan)
 {
     static const struct budget none = {-1, -1, -1};
@@ -254,6 +256,7 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
     engine_weights_info(model, b->device, b->ops.compute, &b->weights);
     engine_costs(model, b->device, &b->ops, b->format, &b->work, &b->evict, &b->costs);
     b->costs.bounce_bytes = 4 * PIECE_BYTES;
+    b->costs.copies_weights = bed_drives != NULL;
     plan_derive(plan, &b->weights, &b->work);
     const struct setting set = {&b->weights, &b->work, &model->shape, &b->evict, &b->costs, NULL};
     if (plan_check(&set, plan, &none, &b->bytes, why, sizeof why) != 0) {
@@ -270,7 +273,7 @@ static void bed_start(struct bed *b, const struct model *model, struct plan *pla
                                    .io_depth = 4,
                                    .device = b->device,
                                    .numa_node = -1,
-                                   .offload_dir = temp_dir,
+                                   .offload_dir = bed_drives ? bed_drives : temp_dir,
                                    .trace_events = bed_trace_events};
     if (b->fault)
         setenv("SLUICE_FAULT", b->fault, 1);

@@ -262,6 +262,36 @@ static void test_the_count_is_what_is_taken(void **state)
     }
 }
 
+/* On several drives a streamed layer is read from its copy, which begins a stripe. */
+static void test_copies(void **state)
+{
+    (void)state;
+    static struct bed b;
+    char drives[300];
+    int n_copied = 0;
+    snprintf(drives, sizeof drives, "%s,%s,%s", temp_dir, temp_dir, temp_dir);
+    bed_drives = drives;
+    for (int i = 0; i < N_CASES; i++) {
+        const struct model *model = &models[CASES[i].model];
+        struct plan plan = case_plan(i);
+        plan.codec = PLAN_CODEC_NONE;
+        bed_open(&b, model, CASES[i].evict, CASES[i].compute, &CASES[i].expect);
+        bed_start(&b, model, &plan);
+        assert_int_equal(b.bytes.disk, b.engine.home.tiers[TIER_NVME].n_bytes);
+        for (int layer = 0; layer < plan.layers; layer++) {
+            const struct weight_home *w = &b.engine.home.weights[layer];
+            const int copied = layer > 0 && plan_layer_home(&plan, layer) == TIER_NVME;
+            assert_int_equal(w->place, copied ? HOME_SCRATCH : HOME_PACK);
+            assert_int_equal(w->at, copied ? w->copy : model->layers[layer].offset);
+            assert_true(w->at % (copied ? RING_STRIPE_BYTES : BLOCK_BYTES) == 0);
+            n_copied += copied;
+        }
+        bed_close(&b);
+    }
+    bed_drives = NULL;
+    assert_true(n_copied > 20);
+}
+
 /* ---- answers ---- */
 
 /* The same requests under every plan of one model and policy: one hash. */
@@ -425,6 +455,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts_do_not_overlap),
         cmocka_unit_test(test_the_count_is_what_is_taken),
+        cmocka_unit_test(test_copies),
         cmocka_unit_test(test_plans_answer_alike),
         cmocka_unit_test(test_any_look_ahead_of_weights),
         cmocka_unit_test(test_a_bad_piece_behind_the_end),

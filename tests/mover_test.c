@@ -36,14 +36,15 @@ static struct mover *mover_make(enum ring_kind kind, int depth, const char *faul
     *fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     assert_true(*fd >= 0);
     assert_int_equal(ftruncate(*fd, FILE_BYTES), 0);
-    struct mover_config config = {.kind = kind,
-                                  .depth = depth,
-                                  .places = {{.path = data_path, .fd = -1, .hint = "make it again"},
-                                             {.path = path, .fd = *fd}},
-                                  .n_places = 2,
-                                  .base = scratch,
-                                  .n_bytes = FILE_BYTES,
-                                  .trace = &trace};
+    const struct scratch file = {.fds = {*fd}, .n = 1};
+    struct mover_config config = {
+        .kind = kind,
+        .depth = depth,
+        .places = {{.path = data_path, .hint = "make it again"}, {.path = path, .scratch = &file}},
+        .n_places = 2,
+        .base = scratch,
+        .n_bytes = FILE_BYTES,
+        .trace = &trace};
     struct mover *m = NULL;
     ring_faults = fault;
     enum err err = mover_open(&m, &config);

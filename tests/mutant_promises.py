@@ -41,10 +41,29 @@ fault("disk is not held against its budget", "policy/plan.c:plan_check",
       'is_over(bytes->disk, budget->disk, "disk", "disk", why, why_cap)', "0", "plan_test")
 fault("KV on disk takes no disk", "engine/line/home.c:home_place_stays",
       "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, kv[TIER_NVME]);", "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, 0);", "plan_test")
-fault("scratch is not reserved", "offload/tier_nvme.c:tier_nvme_open",
-      "int e = posix_fallocate(t->fd, 0, t->n_bytes);", "int e = ftruncate(t->fd, t->n_bytes) == 0 ? 0 : errno;",
+fault("copies of weights take no disk", "engine/line/home.c:place_copies", "c->set->weights->layer_bytes[layer], RING_STRIPE_BYTES",
+      "4096, RING_STRIPE_BYTES", "engine_test")
+fault("scratch is not reserved", "offload/scratch.c:scratch_reserve",
+      "int e = posix_fallocate(s->fds[i], 0, each);", "int e = ftruncate(s->fds[i], each) == 0 ? 0 : errno;",
       "nth_test.py --only calls")
-fault("scratch keeps its name", "offload/tier_nvme.c:file_open", "    unlink(name);\n", "", "nth_test.py --only disk")
+fault("scratch keeps its name", "offload/scratch.c:file_open", "    unlink(name);\n", "", "nth_test.py --only disk")
+fault("the last stripes have no room", "offload/scratch.c:scratch_reserve", "ceil_div(ceil_div(n_bytes, RING_STRIPE_BYTES), s->n)",
+      "ceil_div(n_bytes, RING_STRIPE_BYTES) / s->n", "scratch_test")
+fault("a folder with a comma is a list", "offload/scratch.c:next_folder", "is_folder(*at) ? NULL : strchr(*at, ',')",
+      "strchr(*at, ',')", "scratch_test")
+fault("folders of one drive have its room twice", "offload/scratch.c:scratch_room", "free_bytes[i] / of_device * n",
+      "free_bytes[i] * n", "scratch_test")
+
+# ---- several drives
+
+fault("a transfer goes on behind its stripe", "offload/ring.c:stripe_find", "    *n = min_i64(*n, RING_STRIPE_BYTES - in);\n", "", "ring_test")
+fault("stripes of a file lie apart", "offload/ring.c:stripe_find", "stripe / f->n_stripes * RING_STRIPE_BYTES + in",
+      "stripe * RING_STRIPE_BYTES + in", "ring_test")
+fault("a copied layer is read from the pack", "engine/line/home_weights.c:home_weights_copy", "        w->place = HOME_SCRATCH;\n", "", "engine_test")
+fault("experts of a copy are read at their place in the pack", "engine/line/home_experts.c:add_piece", ".offset = w->at + at,",
+      ".offset = l->offset + at,", "placement_test.py --only experts")
+fault("a copy begins anywhere in a stripe", "engine/line/home.c:place_copies", "layer_bytes[layer], RING_STRIPE_BYTES",
+      "layer_bytes[layer], BLOCK_BYTES", "engine_test")
 
 # ---- prompts that no budget holds
 

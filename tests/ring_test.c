@@ -72,11 +72,8 @@ static void bytes_check(enum ring_kind kind, int depth, const char *faults, int 
     uint8_t *buf = pages(FILE_BYTES + 4096);
     int64_t n_buf = round_up(FILE_BYTES + 4096, 4096), first = registered > 1 ? 8 * 4096 : n_buf;
     struct ring_buffer ranges[] = {{buf, first}, {buf + first, n_buf - first}};
-    struct ring_config config = {.kind = kind,
-                                 .depth = depth,
-                                 .n_threads = 3,
-                                 .buffers = ranges,
-                                 .n_buffers = registered};
+    struct ring_config config = {
+        .kind = kind, .depth = depth, .n_threads = 3, .buffers = ranges, .n_buffers = registered};
     struct ring *r;
     ring_faults = faults;
     assert_int_equal(ring_open(&r, &config), OK);
@@ -101,6 +98,52 @@ static void test_bytes(void **state)
         bytes_check(KINDS[k], 7, NULL, 1);
         bytes_check(KINDS[k], 200, NULL, 1);
         bytes_check(KINDS[k], 200, NULL, 2);
+    }
+}
+
+/* Stripe i of the file is stripe i / n of file i % n, and a read behind the end fails. */
+static void striped_check(enum ring_kind kind, int n, const char *faults)
+{
+    char path[RING_STRIPES_MAX][128];
+    int files[RING_STRIPES_MAX], file;
+    random_state = 7;
+    uint8_t *model = pages(FILE_BYTES), *buf = pages(FILE_BYTES + 4096);
+    for (int64_t i = 0; i < FILE_BYTES; i++)
+        buf[i] = model[i] = (uint8_t)random_next();
+    struct ring *r = ring_make(kind, 60, faults);
+    for (int i = 0; i < n; i++) {
+        snprintf(path[i], sizeof path[i], "%s/stripes-%d", temp_dir, i);
+        files[i] = file_add(r, path[i], O_RDWR | O_CREAT);
+    }
+    assert_int_equal(ring_stripe_add(r, "striped", files, n, &file), OK);
+    assert_true(n > 1 ? file > files[n - 1] : file == files[0]);
+    pieces_write(r, file, buf);
+    for (int64_t i = 0, at = 0; at < FILE_BYTES; i++, at += RING_STRIPE_BYTES) {
+        const int64_t bytes = min_i64(RING_STRIPE_BYTES, FILE_BYTES - at);
+        assert_int_equal(
+            pread(ring_file_fd(r, files[i % n]), buf, (size_t)bytes, i / n * RING_STRIPE_BYTES),
+            bytes);
+        assert_memory_equal(buf, model + at, (size_t)bytes);
+    }
+    ranges_read(r, file, buf, model);
+    struct ring_io io = {.file = file, .offset = FILE_BYTES - 100, .n_bytes = 200, .buf = buf};
+    assert_int_equal(io_run(r, &io), ERR_CORRUPT);
+    assert_non_null(strstr(io.err_text, "stripes-"));
+    ring_close(r);
+    for (int i = 0; i < n; i++)
+        unlink(path[i]);
+    free(buf);
+    free(model);
+}
+
+static void test_striped(void **state)
+{
+    (void)state;
+    for (int k = !have_uring; k < 2; k++) {
+        striped_check(KINDS[k], 1, NULL);
+        striped_check(KINDS[k], 2, NULL);
+        striped_check(KINDS[k], 3, "short=1/3");
+        striped_check(KINDS[k], RING_STRIPES_MAX, NULL);
     }
 }
 
@@ -519,9 +562,8 @@ static void test_wake(void **state)
             continue;
         struct owner o = {.buf = pages(4096), .n_returned = -1};
         /* Without a watchdog_ms the ring looks around every 7.5 s only: a lost wake shows. */
-        struct ring_config config = {.kind = KINDS[1 - turn % 2],
-                                     .depth = 4,
-                                     .watchdog_ms = turn < 2 ? 400 : 0};
+        struct ring_config config = {
+            .kind = KINDS[1 - turn % 2], .depth = 4, .watchdog_ms = turn < 2 ? 400 : 0};
         ring_faults = turn < 2 ? "seed=1,delay=1/1" : NULL;
         assert_int_equal(ring_open(&o.ring, &config), OK);
         assert_int_equal(file_add(o.ring, path, O_RDONLY), 0);
@@ -556,12 +598,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_back_ends_are_there),
-        cmocka_unit_test(test_bytes),         cmocka_unit_test(test_bytes_under_faults),
-        cmocka_unit_test(test_reorder),       cmocka_unit_test(test_reorder_alone),
-        cmocka_unit_test(test_end_of_file),   cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_fault_errors),  cmocka_unit_test(test_fault_seed),
-        cmocka_unit_test(test_flip),          cmocka_unit_test(test_direct_refused),
-        cmocka_unit_test(test_bad_arguments), cmocka_unit_test(test_unlinked_file),
+        cmocka_unit_test(test_striped),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_bytes_under_faults),
+        cmocka_unit_test(test_reorder),
+        cmocka_unit_test(test_reorder_alone),
+        cmocka_unit_test(test_end_of_file),
+        cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_fault_errors),
+        cmocka_unit_test(test_fault_seed),
+        cmocka_unit_test(test_flip),
+        cmocka_unit_test(test_direct_refused),
+        cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_unlinked_file),
         cmocka_unit_test(test_wake),
     };
     return cmocka_run_group_tests(tests, ring_setup, temp_dir_teardown);

@@ -114,9 +114,10 @@ const struct knob config_knobs[] = {
     {"mem-disk", 0, KNOB_SIZE, AT(mem_disk), LINE_CMDS, "-1", "SIZE",
      "most disk space that the run itself may write, not counting packs; 0: none"},
     {"offload-dir", 0, KNOB_STRING, AT(offload_dir), LINE_CMDS | CMD_PROBE | CMD_BENCH_IO, NULL,
-     "DIR",
+     "DIR[,DIR]",
      "folder for the KV cache and hidden states that do not fit in RAM (default: beside "
-     "the pack; bench io: here)"},
+     "the pack; bench io: here); several, on different drives, are used as one, and streamed "
+     "weights are copied there before the first pass"},
 
     HEADING("Compute"),
     {"device", 0, KNOB_STRING, AT(device), LINE_CMDS | CMD_PROBE | CMD_BENCH_OPS | CMD_BENCH_COPIES,

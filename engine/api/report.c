@@ -6,10 +6,12 @@
 #include "engine/api/report.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/api/plan_file.h"
@@ -41,17 +43,30 @@ static int streams_weights(const struct run *r)
     return r->decision.plan.resident + r->decision.plan.weights_ram < r->decision.plan.layers - 1;
 }
 
+/* 1: the file has holes, or cannot be opened. */
+static int has_holes(const char *path)
+{
+    struct stat st;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int whole = fd >= 0 && fstat(fd, &st) == 0 && lseek(fd, 0, SEEK_HOLE) == st.st_size;
+    if (fd >= 0)
+        close(fd);
+    return !whole;
+}
+
 /* Bytes per second of O_DIRECT reads of the pack; 0: cannot be measured, for example when layers of
- * dummy weights were never written (holes). 1 MiB x 4 is small, as the run's budget is spent. */
+ * dummy weights were never written (holes), or not what the run reads (copies in several folders).
+ * 1 MiB x 4 is small, as the run's budget is spent. */
 static double read_rate(const struct run *r)
 {
     struct disk_probe d;
     struct disk_load load = {
         .io = r->session->io, .block_bytes = 1 << 20, .depth = 4, .seconds_max = ROOFLINE_S};
     double rate = 0;
-    if (disk_probe_open_file(&d, r->session->opened.pack_path) != OK)
+    if (r->costs.copies_weights || has_holes(r->session->opened.pack_path) ||
+        disk_probe_open_file(&d, r->session->opened.pack_path) != OK)
         return 0;
-    if (lseek(d.fd, 0, SEEK_HOLE) < d.file_bytes || disk_probe_rate(&d, &load, &rate) != OK)
+    if (disk_probe_rate(&d, &load, &rate) != OK)
         rate = 0;
     disk_probe_close(&d);
     return rate;

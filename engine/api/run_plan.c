@@ -406,6 +406,12 @@ enum err run_choose(struct run *r)
     if (r->model != &r->session->opened.model)
         wish.codec = PLAN_CODEC_NONE; // a variant's weights do not exist, so encoding cannot be
                                       // measured; nor are parts of a model encoded
+    r->costs.copies_weights = scratch_count(r->session->offload_dir) > 1;
+    if (r->costs.copies_weights && c->weights_codec == CODEC_ZSTD)
+        return fail(ERR_USAGE, "--weights-codec zstd: works with one --offload-dir only (streamed "
+                               "weights are copied to several as they are)");
+    if (r->costs.copies_weights)
+        wish.codec = PLAN_CODEC_NONE;
     r->costs.staging_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     r->costs.bounce_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     /* The decoder, and two copies of the file's table: as read and as kept. */

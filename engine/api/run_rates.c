@@ -175,10 +175,9 @@ double run_attend_rate(const struct run *r)
 static enum err name_pace(struct run *r)
 {
     char key[256];
-    struct stat st;
     struct device_info device = {0};
-    unsigned long long disk =
-        stat(r->session->offload_dir, &st) == 0 ? (unsigned long long)st.st_dev : 0;
+    struct scratch_room disk;
+    TRY(scratch_room(r->session->offload_dir, &disk));
     uint64_t rates = hash_bytes(&r->costs.rates, (int64_t)sizeof r->costs.rates, 0);
     if (r->config->machine)
         return OK;
@@ -187,8 +186,8 @@ static enum err name_pace(struct run *r)
     for (int i = 0; i < N_MACHINE_RATES; i++)
         rates = hash_bytes(&r->machine.rates[i].value, (int64_t)sizeof(double), rates);
     snprintf(key, sizeof key, "%016llx %llx %llx %d %d %.100s",
-             (unsigned long long)r->model->fingerprint, (unsigned long long)rates, disk,
-             (int)r->session->io, (int)r->ops.matmul, device.model);
+             (unsigned long long)r->model->fingerprint, (unsigned long long)rates,
+             (unsigned long long)disk.id, (int)r->session->io, (int)r->ops.matmul, device.model);
     return figures_path(r, "pace", key, r->pace_path, sizeof r->pace_path);
 }
 

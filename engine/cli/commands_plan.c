@@ -33,14 +33,15 @@ static void print_tiers(const struct run *r)
     static const struct {
         const char *what;
         enum plan_account accounts[6];
-    } rows[] = {
-        {"weights", {PLAN_BYTES_weights_resident, PLAN_BYTES_weight_frames, N_PLAN_ACCOUNTS}},
-        {"kv",
-         {PLAN_BYTES_kv, PLAN_BYTES_kv_frames, PLAN_BYTES_kv_tails, PLAN_BYTES_kv_rings,
-          PLAN_BYTES_kv_meta, N_PLAN_ACCOUNTS}},
-        {"hidden", {PLAN_BYTES_hidden, PLAN_BYTES_hidden_frames, N_PLAN_ACCOUNTS}},
-        {"work", {PLAN_BYTES_workspace, PLAN_BYTES_head, N_PLAN_ACCOUNTS}},
-        {"text, io", {PLAN_BYTES_text, PLAN_BYTES_io, N_PLAN_ACCOUNTS}}};
+    } rows[] = {{"weights",
+                 {PLAN_BYTES_weights_resident, PLAN_BYTES_weight_frames, PLAN_BYTES_weight_copies,
+                  N_PLAN_ACCOUNTS}},
+                {"kv",
+                 {PLAN_BYTES_kv, PLAN_BYTES_kv_frames, PLAN_BYTES_kv_tails, PLAN_BYTES_kv_rings,
+                  PLAN_BYTES_kv_meta, N_PLAN_ACCOUNTS}},
+                {"hidden", {PLAN_BYTES_hidden, PLAN_BYTES_hidden_frames, N_PLAN_ACCOUNTS}},
+                {"work", {PLAN_BYTES_workspace, PLAN_BYTES_head, N_PLAN_ACCOUNTS}},
+                {"text, io", {PLAN_BYTES_text, PLAN_BYTES_io, N_PLAN_ACCOUNTS}}};
     printf("  %-10s%s %10s %10s  MiB\n", "", r->decision.plan.device ? "     device" : "", "RAM",
            "disk");
     for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++)

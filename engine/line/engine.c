@@ -118,6 +118,7 @@ static enum err open_line(struct engine *e)
                                .device = c->device,
                                .numa_node = c->numa_node,
                                .offload_dir = c->offload_dir,
+                               .interrupted = c->interrupted,
                                .io = c->io,
                                .io_depth = c->io_depth,
                                .trace = &e->trace,

@@ -134,8 +134,25 @@ static void place_resident(struct home *h, struct carve *c)
             s = CARVE_BLOCKS(c, weights_resident, near ? ARENA_DEVICE : ARENA_PINNED, 1,
                              plan_resident_bytes(p, c->set->weights, layer));
         if (h->weights)
-            h->weights[layer] = (struct weight_home){
-                .resident = near ? s.base : NULL, .ram = near ? NULL : s.base, .frame = -1};
+            h->weights[layer] = (struct weight_home){.resident = near ? s.base : NULL,
+                                                     .ram = near ? NULL : s.base,
+                                                     .frame = -1,
+                                                     .copy = -1};
+    }
+}
+
+/* Room for copies of streamed layers; each begins a stripe, so that no piece crosses two drives. */
+static void place_copies(struct home *h, struct carve *c)
+{
+    const struct plan *p = c->plan;
+    for (int layer = 1; layer < p->layers && c->set->costs->copies_weights; layer++) {
+        if (plan_layer_home(p, layer) != TIER_NVME)
+            continue;
+        const int64_t at = carve_slab(c, PLAN_BYTES_weight_copies, ARENA_DISK, 1,
+                                      c->set->weights->layer_bytes[layer], RING_STRIPE_BYTES)
+                               .offset;
+        if (h->weights)
+            h->weights[layer].copy = at;
     }
 }
 
@@ -169,6 +186,7 @@ void home_place_stays(struct home *h, struct carve *c)
     CARVE_BLOCKS(c, kv, ARENA_DISK, 1, kv[TIER_NVME]);
     h->hidden_offset[TIER_NVME] =
         CARVE_BLOCKS(c, hidden, ARENA_DISK, 1, hidden_disk * frame).offset;
+    place_copies(h, c);
 }
 
 /* Whether a layer is decoded into tiles, and when. */
@@ -177,6 +195,8 @@ static void begin_weights(struct home *h, struct device *device, enum compute co
     for (int layer = 0; layer < h->plan->layers; layer++) {
         struct weight_home *w = &h->weights[layer];
         w->layer = &h->model->layers[layer];
+        w->place = HOME_PACK;
+        w->at = w->layer->offset;
         if (plan_layer_decoded(h->plan, layer))
             w->tiling = TILES_ONCE;
         else if (model_must_decode(w->layer, device, compute))
@@ -196,20 +216,19 @@ static enum err open_mover(struct home *h, const struct home_config *config)
                              .n_places = HOME_RAM + 1,
                              .base = (h->plan->device ? &h->pinned : &h->tiers[TIER_RAM])->base,
                              .n_bytes = h->ring_bytes,
-                             .trace = config->trace};
-    m.places[HOME_PACK] =
-        (struct mover_place){.path = h->model->path, .fd = -1, .hint = "pack it again"};
+                             .trace = h->trace};
+    m.places[HOME_PACK] = (struct mover_place){.path = h->model->path, .hint = "pack it again"};
     m.places[HOME_SCRATCH] =
-        (struct mover_place){.path = "scratch file", .fd = h->tiers[TIER_NVME].fd};
+        (struct mover_place){.path = "scratch file", .scratch = &h->tiers[TIER_NVME].scratch};
     if (h->tiers[TIER_NVME].n_bytes == 0)
         m.places[HOME_SCRATCH] = (struct mover_place){0};
     if (h->codec) {
         m.places[HOME_CODEC] = (struct mover_place){
-            .path = h->codec->path, .fd = -1, .hint = "delete the file, sluice makes it again"};
+            .path = h->codec->path, .hint = "delete the file, sluice makes it again"};
         m.staging = h->staging;
     }
     if (h->plan->device) {
-        m.places[HOME_RAM] = (struct mover_place){.base = h->pinned.base, .fd = -1};
+        m.places[HOME_RAM] = (struct mover_place){.base = h->pinned.base};
         m.device = config->device;
         m.bounce = h->bounce;
     }
@@ -221,6 +240,25 @@ static enum err open_mover(struct home *h, const struct home_config *config)
         f->on_device = (i ? plan_near(h->plan) : plan_kv_near(h->plan)) == TIER_DEVICE;
     }
     return OK;
+}
+
+/* Copies weights with a mover and a trace that are only for this: a job's measurements begin with
+ * the first pass. */
+static enum err copy_weights(struct home *h, const struct home_config *config, int64_t n_bytes)
+{
+    struct trace trace;
+    log_line(LOG_INFO, "offload: copying %.1f GiB of streamed weights to %s",
+             (double)n_bytes / (double)(1 << 30), config->offload_dir);
+    TRY(trace_open(&trace, 0));
+    h->trace = &trace;
+    enum err e = open_mover(h, config);
+    if (e == OK)
+        e = home_weights_copy(h, config->interrupted);
+    mover_close(h->mover);
+    h->mover = NULL;
+    h->trace = config->trace;
+    trace_close(&trace);
+    return e;
 }
 
 /* Under AddressSanitizer: on = 1 makes RAM inaccessible until it is carved; on = 0 makes everything
@@ -281,6 +319,11 @@ enum err home_open(struct home *h, const struct home_config *config)
         h->kv_page_bytes[wide] = pages.page_bytes;
     }
     begin_weights(h, config->device, config->compute);
+    int64_t copied = 0;
+    for (int layer = 0; layer < h->plan->layers; layer++)
+        copied += h->weights[layer].copy >= 0 ? h->model->layers[layer].n_bytes : 0;
+    if (copied > 0)
+        TRY(copy_weights(h, config, copied));
     return open_mover(h, config);
 }
 

@@ -41,6 +41,9 @@ struct weight_home {
     uint8_t *resident;          // permanent home, read by ops; NULL: streamed
     uint8_t *ram;               // permanent home in RAM beside a device, else NULL
     int64_t frame;              // index of the frame that the layer holds until put; -1: none
+    int place;                  // of the mover: where a fetch reads the layer
+    int64_t at;                 // its first byte there
+    int64_t copy;               // of a layer to copy: its first byte in the scratch files; else -1
     struct ticket ticket, load; // ticket of a frame; ticket of the one read into `ram`
     struct segment segment, load_segment;
     /* For passes that use few experts: a bitmap of the pieces that are in the frame, and the
@@ -108,10 +111,11 @@ struct home_config {
     const struct model *model;
     const struct pack_codec *codec; // borrowed; NULL: no encoded layers, whatever the plan
     enum compute compute;
-    enum kv_format kv_format; // of pages
-    struct device *device;    // borrowed
-    int numa_node;            // preferred NUMA node of RAM; -1: any
-    const char *offload_dir;  // directory of the scratch file, for TIER_NVME
+    enum kv_format kv_format;       // of pages
+    struct device *device;          // borrowed
+    int numa_node;                  // preferred NUMA node of RAM; -1: any
+    const char *offload_dir;        // folders of the scratch files, for TIER_NVME
+    const _Atomic int *interrupted; // not 0: stop copying weights
     enum ring_kind io;
     int io_depth;
     struct trace *trace;
@@ -125,7 +129,10 @@ enum err home_take(struct home *h, const struct home_config *config, struct carv
  * carves the homes of weights, KV and hidden states in RAM, on the device and on disk. */
 void home_place(struct home *h, struct carve *c);
 void home_place_stays(struct home *h, struct carve *c);
-/* Call after these: opens the pack, starts the mover. ERR_FIT, ERR_IO. */
+/* Call after these: opens the pack, starts the mover. If the scratch files lie on several drives
+ * (plan_costs.copies_weights), it first copies the streamed layers there, so that the drives'
+ * speeds add up for weights, too. ERR_FIT, ERR_IO; ERR_CORRUPT: the pack; ERR_STOPPED: interrupted.
+ */
 enum err home_open(struct home *h, const struct home_config *config);
 void home_close(struct home *h);
 
@@ -150,6 +157,9 @@ enum err home_experts_bring(struct home *h, int layer, const struct route *route
 int home_experts_leave(struct home *h, int layer, int64_t due);
 /* Bytes of a layer's whole pieces that contain experts only. */
 int64_t home_experts_bytes(const struct model_layer *l);
+/* Used by home_open(): copies the layers that have a place for a copy; later fetches read the
+ * copies. */
+enum err home_weights_copy(struct home *h, const _Atomic int *interrupted);
 /* Address where the caller generates a layer, which is then never fetched. NULL: the layer is
  * streamed. Call before the first step. */
 uint8_t *home_weights_claim(struct home *h, int layer);

@@ -52,11 +52,11 @@ static void add_piece(const struct home *h, int layer, int64_t piece, int *n)
     int64_t at = piece * PIECE_BYTES, n_bytes = piece_end(l, piece) - at;
     struct segment *last = *n > 0 ? &w->segments[*n - 1] : NULL;
     w->pieces[piece >> 6] |= 1ull << (piece & 63);
-    if (last && last->offset + last->n_bytes == l->offset + at) {
+    if (last && last->offset + last->n_bytes == w->at + at) {
         last->n_bytes += n_bytes;
         return;
     }
-    w->segments[(*n)++] = (struct segment){.offset = l->offset + at,
+    w->segments[(*n)++] = (struct segment){.offset = w->at + at,
                                            .n_bytes = n_bytes,
                                            .buf = home_weights_frame(h, layer) + at,
                                            .crc = h->model->piece_crcs + l->piece + piece};
@@ -64,7 +64,7 @@ static void add_piece(const struct home *h, int layer, int64_t piece, int *n)
 
 static void submit(struct home *h, struct weight_home *w, int layer, int n, int64_t due)
 {
-    w->ticket = (struct ticket){.place = HOME_PACK,
+    w->ticket = (struct ticket){.place = w->place,
                                 .segments = w->segments,
                                 .n_segments = n,
                                 .due = due,

@@ -6,12 +6,11 @@ static void read_layer(struct home *h, int layer, struct ticket *t, struct segme
                        uint8_t *to, int on_device, int64_t due)
 {
     const struct model_layer *l = &h->model->layers[layer];
-    *segment = (struct segment){.offset = l->offset,
-                                .n_bytes = l->n_bytes,
-                                .buf = to,
-                                .crc = h->model->piece_crcs + l->piece};
+    const struct weight_home *w = &h->weights[layer];
+    *segment = (struct segment){
+        .offset = w->at, .n_bytes = l->n_bytes, .buf = to, .crc = h->model->piece_crcs + l->piece};
     const struct codec_piece *stored = h->codec ? pack_codec_layer(h->codec, l) : NULL;
-    *t = (struct ticket){.place = stored ? HOME_CODEC : HOME_PACK,
+    *t = (struct ticket){.place = stored ? HOME_CODEC : w->place,
                          .on_device = on_device,
                          .stored = stored,
                          .segments = segment,
@@ -130,4 +129,56 @@ uint8_t *home_weights_claim(struct home *h, int layer)
     if (to)
         w->state = h->plan->device ? WEIGHTS_IN_RAM : WEIGHTS_STAY;
     return to;
+}
+
+/* ---- copies ---- */
+
+static int next_copied(const struct home *h, int layer)
+{
+    do
+        layer++;
+    while (layer < h->plan->layers && h->weights[layer].copy < 0);
+    return layer;
+}
+
+/* Reads the next layer while a layer is written, if there is a frame for both. */
+enum err home_weights_copy(struct home *h, const _Atomic int *interrupted)
+{
+    const int n = h->plan->layers;
+    int next = next_copied(h, 0);
+    if (next < n)
+        TRY(home_weights_fetch(h, next, 0, next));
+    while (next < n) {
+        const int layer = next;
+        struct weight_home *w = &h->weights[layer];
+        const uint8_t *base;
+        TRY(home_weights_get(h, layer, layer, &base));
+        struct segment segment = {.offset = w->copy,
+                                  .n_bytes = h->model->layers[layer].n_bytes,
+                                  .buf = home_weights_frame(h, layer)};
+        struct ticket write = {.place = HOME_SCRATCH,
+                               .write = 1,
+                               .on_device = h->plan->device,
+                               .segments = &segment,
+                               .n_segments = 1,
+                               .name = "weights",
+                               .layer = layer,
+                               .batch = -1};
+        mover_submit(h->mover, &write);
+        next = next_copied(h, layer);
+        enum err ahead = OK;
+        const int early = next < n && h->n_free_frames > 0;
+        if (early)
+            ahead = home_weights_fetch(h, next, 0, next);
+        TRY(mover_wait(h->mover, &write)); // before `write` goes out of scope
+        TRY(ahead);
+        home_weights_put(h, layer);
+        w->place = HOME_SCRATCH;
+        w->at = w->copy;
+        if (next < n && !early)
+            TRY(home_weights_fetch(h, next, 0, next));
+        if (interrupted && *interrupted)
+            return fail(ERR_STOPPED, "interrupted; the same command resumes");
+    }
+    return OK;
 }
