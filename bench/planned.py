@@ -123,6 +123,7 @@ class Bench:
 
     def __init__(self, a, work):
         self.a, self.work, self.packs, self.files = a, work, {}, {}
+        self.under = []  # the command that runs sluice, if it runs under limits
         self.end = time.monotonic() + a.seconds if a.seconds else None
         self.table = None
 
@@ -165,7 +166,7 @@ class Bench:
     def words(self, job, out):
         """The command of a job and its OUT. The plan is kept, because the plan made before step 0 is judged."""
         verb = "score" if job.kind == "score" else "run"
-        return [self.a.sluice, verb, "-m", self.pack(job), "-i", self.file(job), "-o", out, "--threads", str(self.a.threads),
+        return [*self.under, self.a.sluice, verb, "-m", self.pack(job), "-i", self.file(job), "-o", out, "--threads", str(self.a.threads),
                 "--offload-dir", self.work, "--progress", "none", "--replan", "off", "-q", *job.flags]
 
     def file(self, job):

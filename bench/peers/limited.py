@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs a command under limits: limited.py [--mib N] [--disk RATE:PATH] COMMAND [ARG]...
+"""Runs a command under limits: limited.py [--mib N] [--disk RATE:PATH]... COMMAND [ARG]...
 
 --mib N          memory in MiB; includes page cache filled by the command; no swap
---disk RATE:PATH most bytes per second read from the disk of PATH, and the same for writes
+--disk RATE:PATH most bytes per second read from the disk of PATH, and the same for writes; may be given again
 Control groups of its own, version 2 or 1, whichever is writable (as a rule: by root). The exit status is
 the command's (137: usually killed for memory); 125 if no group can be made, with the reason. Prints on stderr the
 peak charged memory, and the number of kills for memory. Pages that were in the page
@@ -107,11 +107,12 @@ def memory_group(mib):
         2: [("memory.max", n, False), ("memory.swap.max", "0", True)]})
 
 
-def disk_group(rate, path):
-    disk = disk_of(path)
+def disk_group(limits):
+    """limits: (bytes per second, path) of each disk."""
+    disks = [(int(float(rate)), disk_of(path)) for rate, path in limits]
     return group_make("blkio", "io", {
-        1: [(f"blkio.throttle.{way}_bps_device", f"{disk} {rate}", False) for way in ("read", "write")],
-        2: [("io.max", f"{disk} rbps={rate} wbps={rate}", False)]})
+        1: [(f"blkio.throttle.{way}_bps_device", f"{disk} {rate}", False) for rate, disk in disks for way in ("read", "write")],
+        2: [("io.max", f"{disk} rbps={rate} wbps={rate}", False) for rate, disk in disks]})
 
 
 def memory_told(place, version, mib):
@@ -130,7 +131,7 @@ def memory_told(place, version, mib):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--mib", type=int, default=0)
-    p.add_argument("--disk", default="")
+    p.add_argument("--disk", action="append", default=[])
     p.add_argument("command", nargs=argparse.REMAINDER)
     a = p.parse_args()
     if not a.command:
@@ -144,8 +145,7 @@ def main():
             groups.append(memory[0])
             os.environ["SLUICE_LIMIT_MIB"] = str(a.mib)
         if a.disk:
-            rate, _, path = a.disk.partition(":")
-            groups.append(disk_group(int(float(rate)), path)[0])
+            groups.append(disk_group([d.split(":", 1) for d in a.disk])[0])
 
         def enter():
             for place in groups:
