@@ -19,6 +19,8 @@
  * copy wakes two threads, so many fly at once; a few pieces of weights fill the link. */
 #define COPIES     64
 #define COPY_BYTES ((int64_t)64 << 20)
+/* Smaller pieces are checked sooner than another thread wakes up. */
+#define CHECK_LEAST (64 << 10)
 
 /* One step of a piece. A piece between a file and the device takes both, one after the other. */
 enum hop { HOP_FILE, HOP_COPY };
@@ -40,7 +42,15 @@ struct piece {
     uint8_t *staging;   // borrowed: [PIECE_BYTES], or NULL
     uint8_t *bounce;    // borrowed: [PIECE_BYTES], or NULL
     int again;          // the segment that is being read a second time; -1: none yet
-    struct piece *next; // in a list of free pieces, or in `landed`
+    int n_wrong;        // of a read: segments with wrong bytes; -1: not checked
+    struct piece *next; // in a list of free pieces, in `landed` or in `unchecked`
+};
+
+/* A thread that checks pieces. */
+struct checker {
+    struct mover *mover;
+    pthread_t thread;
+    struct codec *codec; // owned; NULL without stored pieces
 };
 
 struct mover {
@@ -63,9 +73,14 @@ struct mover {
     struct mover_place places[MOVER_PLACES_MAX]; // what they point to is borrowed
     int file[MOVER_PLACES_MAX];                  // the ring's index; -1: RAM
     struct stream *streams[2];                   // owned; RAM to device, device to RAM
-    pthread_mutex_t landed_lock; // guards `landed` only: a device's thread also locks it
-    struct piece *landed;        // copies that are done
-    _Atomic int failed;          // enum err of mover_failed(); set after failed_text
+    pthread_mutex_t landed_lock; // guards these lists: checkers and a device's thread lock it, too
+    struct piece *landed;        // copies that are done, and pieces that are checked
+    struct piece *unchecked, **unchecked_end; // first in, first out
+    int checks_end;                           // 1: checkers end
+    pthread_cond_t has_unchecked;
+    struct checker checkers[MOVER_CHECKERS];
+    int n_checkers;
+    _Atomic int failed; // enum err of mover_failed(); set after failed_text
     char failed_text[256];
     _Atomic int64_t repaired, bad; // see struct mover_repairs
 };
@@ -183,7 +198,7 @@ static void piece_cut(struct ticket **at, struct piece *p)
     p->first = t->next_segment;
     p->from = t->next_byte;
     p->moved = 0;
-    p->again = -1;
+    p->again = p->n_wrong = -1;
     p->n = p->from == 0 ? run_of_segments(t, p->first, most, &p->n_bytes) : 0;
     if (p->n > 0) {
         t->next_segment += p->n;
@@ -228,11 +243,11 @@ static void ticket_trace(struct mover *m, struct ticket *t)
 }
 
 /* Decodes an encoded piece from staging. 0: the bytes cannot be a stored piece. */
-static int piece_decode(struct mover *m, const struct piece *p)
+static int piece_decode(struct codec *codec, const struct piece *p)
 {
     if (!p->staging || p->io.buf != p->staging)
         return 1;
-    return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;
+    return codec_decompress(codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;
 }
 
 /* ---- the check of stored bytes ---- */
@@ -333,7 +348,7 @@ static int units_again(struct mover *m, struct piece *p, int from)
 static int unit_complete(struct mover *m, struct piece *p)
 {
     int i = p->again;
-    int right = p->io.err == OK && piece_decode(m, p) && unit_is_right(p, i);
+    int right = p->io.err == OK && piece_decode(m->codec, p) && unit_is_right(p, i);
     if (right) {
         if (p->n > 1)
             p->ticket->segments[i].err = OK;
@@ -342,6 +357,21 @@ static int unit_complete(struct mover *m, struct piece *p)
         unit_fail(m, p, i);
     }
     return units_again(m, p, i + 1);
+}
+
+/* Decodes and checks a piece that was read: the number of its wrong segments, which are marked by
+ * ERR_BUSY if there are several. */
+static int piece_check(struct codec *codec, struct piece *p)
+{
+    const int decoded = p->io.err == OK && piece_decode(codec, p);
+    int n_wrong = 0;
+    for (int i = p->first; i < p->first + p->n; i++) {
+        const int wrong = !decoded || !unit_is_right(p, i);
+        if (wrong && p->n > 1)
+            p->ticket->segments[i].err = ERR_BUSY;
+        n_wrong += wrong;
+    }
+    return n_wrong;
 }
 
 /* An io has completed. Returns 1 if the piece is in flight again: after a wrong checksum it is read
@@ -358,13 +388,7 @@ static int piece_complete(struct mover *m, struct piece *p)
             unit_fail(m, p, i);
         return 0;
     }
-    int decoded = p->io.err == OK && piece_decode(m, p), n_wrong = 0;
-    for (int i = p->first; i < p->first + p->n; i++) {
-        int wrong = !decoded || !unit_is_right(p, i);
-        if (wrong && p->n > 1)
-            p->ticket->segments[i].err = ERR_BUSY;
-        n_wrong += wrong;
-    }
+    const int n_wrong = p->n_wrong >= 0 ? p->n_wrong : piece_check(m->codec, p);
     return n_wrong > 0 && units_again(m, p, p->first);
 }
 
@@ -502,6 +526,77 @@ static void take_landed(struct mover *m)
     }
 }
 
+static void *checker_main(void *arg)
+{
+    struct checker *c = arg;
+    struct mover *m = c->mover;
+    thread_short_slice();
+    pthread_mutex_lock(&m->landed_lock);
+    for (;;) {
+        while (!m->unchecked && !m->checks_end)
+            pthread_cond_wait(&m->has_unchecked, &m->landed_lock);
+        struct piece *p = m->unchecked;
+        if (!p)
+            break;
+        m->unchecked = p->next;
+        if (!m->unchecked)
+            m->unchecked_end = &m->unchecked;
+        pthread_mutex_unlock(&m->landed_lock);
+        p->n_wrong = piece_check(c->codec, p);
+        pthread_mutex_lock(&m->landed_lock);
+        p->next = m->landed;
+        m->landed = p;
+        ring_wake(m->ring);
+    }
+    pthread_mutex_unlock(&m->landed_lock);
+    return NULL;
+}
+
+/* Gives a piece to the checkers. 0: it is not for them. */
+static int piece_give(struct mover *m, struct piece *p)
+{
+    if (m->n_checkers == 0 || p->hop != HOP_FILE || p->io.write || p->io.err != OK ||
+        p->again >= 0 || p->n_bytes < CHECK_LEAST)
+        return 0;
+    p->next = NULL;
+    pthread_mutex_lock(&m->landed_lock);
+    *m->unchecked_end = p;
+    m->unchecked_end = &p->next;
+    pthread_cond_signal(&m->has_unchecked);
+    pthread_mutex_unlock(&m->landed_lock);
+    return 1;
+}
+
+static enum err checkers_start(struct mover *m, const struct mover_config *config)
+{
+    CHECK(config->n_checkers >= 0 && config->n_checkers <= MOVER_CHECKERS);
+    for (int i = 0; i < config->n_checkers; i++) {
+        struct checker *c = &m->checkers[i];
+        c->mover = m;
+        if (config->staging)
+            TRY(codec_open(&c->codec, 0));
+        enum err e = thread_need(&c->thread, checker_main, c, "mover", "thread");
+        if (e != OK) {
+            codec_close(c->codec);
+            return e;
+        }
+        m->n_checkers++;
+    }
+    return OK;
+}
+
+static void checkers_stop(struct mover *m)
+{
+    pthread_mutex_lock(&m->landed_lock);
+    m->checks_end = 1;
+    pthread_cond_broadcast(&m->has_unchecked);
+    pthread_mutex_unlock(&m->landed_lock);
+    for (int i = 0; i < m->n_checkers; i++) {
+        pthread_join(m->checkers[i].thread, NULL);
+        codec_close(m->checkers[i].codec);
+    }
+}
+
 static void *mover_main(void *arg)
 {
     struct mover *m = arg;
@@ -520,7 +615,8 @@ static void *mover_main(void *arg)
         int n = ring_reap(m->ring, done, 64, RING_IDLE);
         pthread_mutex_lock(&m->lock);
         for (int i = 0; i < n; i++) {
-            piece_done(m, done[i]->user);
+            if (!piece_give(m, done[i]->user))
+                piece_done(m, done[i]->user);
             submit_pieces(m); // keeps the disk busy while the rest is handled
         }
     }
@@ -574,11 +670,13 @@ static enum err mover_start(struct mover *m, const struct mover_config *config)
         p->next = m->free_pieces[kind];
         m->free_pieces[kind] = p;
     }
+    TRY(checkers_start(m, config));
     return thread_need(&m->thread, mover_main, m, "mover", "thread");
 }
 
 static void mover_free(struct mover *m)
 {
+    checkers_stop(m);
     for (int i = 0; i < 2; i++)
         if (m->streams[i])
             m->streams[i]->device->api->stream_close(m->streams[i]);
@@ -586,6 +684,7 @@ static void mover_free(struct mover *m)
     free(m->pieces);
     codec_close(m->codec);
     pthread_mutex_destroy(&m->landed_lock);
+    pthread_cond_destroy(&m->has_unchecked);
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->done);
     free(m);
@@ -599,6 +698,8 @@ enum err mover_open(struct mover **out, const struct mover_config *config)
         return fail(ERR_FIT, "no memory for the mover");
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->landed_lock, NULL);
+    pthread_cond_init(&m->has_unchecked, NULL);
+    m->unchecked_end = &m->unchecked;
     pthread_cond_init(&m->done, NULL);
     m->trace = config->trace;
     enum err e = mover_start(m, config);

@@ -5,9 +5,9 @@
  * its CRC32C before its ticket is done; on a mismatch it is read once more. Refuses: choosing what
  * to move (policy) or when (engine); knowing what the bytes mean.
  * Threads: the walker calls mover_submit, mover_wait and mover_done; all else happens on the
- * mover's thread. The ticket with the earliest due step goes first, in pieces of PIECE_BYTES.
- * Between a file and a device each piece passes through a bounce buffer in RAM, where it is
- * checked. */
+ * mover's thread, but for the check of pieces that were read, which its checkers may do. The ticket
+ * with the earliest due step goes first, in pieces of PIECE_BYTES. Between a file and a device each
+ * piece passes through a bounce buffer in RAM, where it is checked. */
 #ifndef OFFLOAD_MOVER_H
 #define OFFLOAD_MOVER_H
 
@@ -18,6 +18,15 @@
 
 #define MOVER_COPY_PIECE (8 << 20) // bytes per copy between RAM and a device
 #define MOVER_PLACES_MAX 8
+#define MOVER_CHECKERS   4 // most threads that check pieces beside the mover's
+
+/* Threads that decode and check pieces in a run of so many threads. One thread compares checksums
+ * at about 12 GB/s and decodes at 1 to 2 GB/s; where a drive brings more, there are cores for more.
+ */
+static inline int mover_checkers(int n_threads)
+{
+    return (int)min_i64(n_threads / 8, MOVER_CHECKERS);
+}
 
 struct mover; // opaque: hides pthread and the ring
 
@@ -65,7 +74,8 @@ struct mover_repairs {
 
 struct mover_config {
     enum ring_kind kind;
-    int depth; // pieces in flight
+    int depth;      // pieces in flight
+    int n_checkers; // 0: the mover's thread checks
     struct mover_place {
         const char *path; // of a file, opened for reading; NULL and no base: an unused entry
         const struct scratch *scratch; // borrowed during mover_open; not NULL: these files

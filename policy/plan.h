@@ -139,7 +139,7 @@ struct plan_costs {
     int64_t bounce_bytes;      // for bytes between NVMe and a device in transfer
     int64_t codec_bytes;       // the decoder and its tables
     double codec_share;        // stored / decoded bytes of streamed weights; 0: not measured
-    double codec_rate;         // bytes decoded per second by one thread during a run
+    double codec_rate;         // bytes decoded per second during a run
     double codec_make_s;       // seconds to build PACK.zst; 0 if it exists
     int copies_weights;        // 1: streamed layers are copied into the scratch files of several
                                // drives before the first pass

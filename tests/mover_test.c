@@ -36,10 +36,12 @@ static struct mover *mover_make(enum ring_kind kind, int depth, const char *faul
     *fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     assert_true(*fd >= 0);
     assert_int_equal(ftruncate(*fd, FILE_BYTES), 0);
+    static int made; // movers check by themselves, or by one or two threads
     const struct scratch file = {.fds = {*fd}, .n = 1};
     struct mover_config config = {
         .kind = kind,
         .depth = depth,
+        .n_checkers = made++ % 3,
         .places = {{.path = data_path, .hint = "make it again"}, {.path = path, .scratch = &file}},
         .n_places = 2,
         .base = scratch,

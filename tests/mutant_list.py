@@ -78,7 +78,7 @@ fault("what is right at the second read stays wrong", "offload/mover.c",
       "            p->ticket->segments[i].err = OK;\n        atomic_fetch_add(&m->repaired, 1);",
       "            p->ticket->segments[i].err = ERR_CORRUPT;\n        atomic_fetch_add(&m->repaired, 1);", "mover_test")
 fault("the second read is believed", "offload/mover.c",
-      "int right = p->io.err == OK && piece_decode(m, p) && unit_is_right(p, i);",
+      "int right = p->io.err == OK && piece_decode(m->codec, p) && unit_is_right(p, i);",
       "int right = p->io.err == OK && piece_decode(m, p);", "mover_test")
 fault("one bad segment fails its neighbours", "offload/mover.c",
       "        if (wrong && p->n > 1)\n            p->ticket->segments[i].err = ERR_BUSY;",
@@ -109,11 +109,13 @@ fault("a gathered row is taken from the window beside it", "engine/line/gather.c
 fault("a gathered row that did not come is used", "engine/line/gather.c",
       "g->ahead[batch->index].segments[row->ahead_window].err == OK", "1", VERIFY_ROWS)
 fault("the codec's wrong bytes are not looked at", "offload/mover.c",
-      "return codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;",
-      "codec_decompress(m->codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes / 2);\n    return 1;", "codec_test",
+      "return codec_decompress(codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes) == 0;",
+      "codec_decompress(codec, p->io.buf, p->io.n_bytes, p->ram, p->n_bytes / 2);\n    return 1;", "codec_test",
       "verify_test.py --only zstd")
 fault("a short read counts as whole", "offload/ring.c",
       "if (io->done_bytes == io->n_bytes)", "if (io->done_bytes > 0)", "ring_test")
+fault("a checker's wrong pieces are right", "offload/mover.c:piece_complete", "p->n_wrong >= 0 ? p->n_wrong :", "p->n_wrong >= 0 ? 0 :",
+      "mover_test")
 fault("the rest of a short read goes to its start", "offload/ring.c",
       "char *buf = (char *)io->buf + io->done_bytes;", "char *buf = (char *)io->buf;", "ring_test")
 

@@ -51,6 +51,7 @@ PLACEMENTS = {
     "weights many steps ahead": ["--weights-resident", "0", "--ahead-weights", "1000", "--batch", "2",
                                  "--batches", "3"],
     "weights with zstd": ["--weights-resident", "0", "--weights-codec", "zstd", "--batches", "2"],
+    "weights with zstd, 16 threads": ["--weights-resident", "0", "--weights-codec", "zstd", "-t", "16"],
     "some weights with zstd": ["--weights-resident", "2", "--weights-codec", "zstd", "--io", "threads"],
     "KV on disk": [*KV_DISK, "--batch", "2", "--batches", "4"],
     "KV on disk, one batch": [*KV_DISK, "--batch", "8", "--batches", "1"],
@@ -72,7 +73,7 @@ PLACEMENTS = {
 }
 FEW = ("one row at a time", "everything on 3 drives", "weights with zstd", "3 batches of 2", "5 threads, 5 rows", "KV on disk, far ahead", "everything on disk",
        "40 prefill tokens a pass")
-SOME = (*FEW, "8 batches of 1", "weights many steps ahead", "KV on disk", "KV on disk, no look-ahead",
+SOME = (*FEW, "weights with zstd, 16 threads", "8 batches of 1", "weights many steps ahead", "KV on disk", "KV on disk, no look-ahead",
         "hidden states, far ahead", "everything on disk, by threads", "1 prefill token a pass")
 
 POLICIES = {

@@ -171,7 +171,7 @@ static void price_codec(struct run *r)
     for (int i = 1; i < m->n_layers; i++)
         streamed += m->layers[i].n_bytes;
     r->costs.codec_share = s.share;
-    r->costs.codec_rate = s.rate;
+    r->costs.codec_rate = s.rate * (double)max_i64(mover_checkers(r->machine.threads), 1);
     r->costs.codec_make_s = 0;
     double read = r->machine.nvme_read.value, write = r->machine.nvme_write.value;
     double make_s = pack_codec_make_s(m, &r->decision.plan, &s);
@@ -414,9 +414,9 @@ enum err run_choose(struct run *r)
         wish.codec = PLAN_CODEC_NONE;
     r->costs.staging_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
     r->costs.bounce_bytes = (int64_t)IO_DEPTH * PIECE_BYTES;
-    /* The decoder, and two copies of the file's table: as read and as kept. */
-    r->costs.codec_bytes =
-        codec_bytes(0) + r->model->n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
+    /* The decoders, and two copies of the file's table: as read and as kept. */
+    r->costs.codec_bytes = (1 + mover_checkers(r->machine.threads)) * codec_bytes(0) +
+                           r->model->n_pieces * (int64_t)(2 * sizeof(struct codec_piece));
     r->decision.wish = wish;
     TRY(take_search(r, &wish));
     TRY(choose_plan(r, &wish));

@@ -213,6 +213,7 @@ static enum err open_mover(struct home *h, const struct home_config *config)
 {
     struct mover_config m = {.kind = config->io,
                              .depth = config->io_depth,
+                             .n_checkers = mover_checkers(pool_threads(config->ops->pool)),
                              .n_places = HOME_RAM + 1,
                              .base = (h->plan->device ? &h->pinned : &h->tiers[TIER_RAM])->base,
                              .n_bytes = h->ring_bytes,
