@@ -239,6 +239,21 @@ static const char *check_state(const struct shape *s)
     return NULL;
 }
 
+/* Factors on outputs of MLPs and states, and pairs of layers that read the same x. */
+static const char *check_pairs(const struct shape *s)
+{
+    if (!is_factor(s->mlp_scale))
+        return "mlp_scale";
+    if (s->state_dt_scale != 0 && (!is_factor(s->state_dt_scale) || s->state != STATE_MAMBA))
+        return "state_dt_scale";
+    if (s->beside_scale == 0)
+        return NULL;
+    int pairs = is_factor(s->beside_scale) && s->n_layers % 2 == 0;
+    for (int i = 0; i < s->n_layers; i++)
+        pairs &= s->layer_state[i] == (i % 2 == 0) && s->layer_bare[i] == s->layer_state[i];
+    return pairs ? NULL : "beside_scale";
+}
+
 /* Layers without MLP. */
 static const char *check_bare(const struct shape *s)
 {
@@ -292,6 +307,8 @@ int64_t shape_part(const struct shape *s, enum hidden_part part)
         return s->dim;
     if (part == PART_INPUTS)
         return (int64_t)s->n_layers * s->layer_input;
+    if (part == PART_BESIDE)
+        return s->beside_scale > 0 ? s->dim : 0;
     return lends_kind(s, wide) * (int64_t)shape_kv_heads_of(s, wide) * shape_head_dim_of(s, wide);
 }
 
@@ -403,7 +420,8 @@ const char *shape_check(const struct shape *s)
     if (!in_range(s->qk_norm, QK_NORM_NONE, QK_NORM_TURNED))
         return "qk_norm";
     if (!in_range(s->branches, BRANCHES_SERIAL, BRANCHES_SHARE_NORM) ||
-        (s->branches != BRANCHES_SERIAL && (s->norm_place != NORM_BEFORE || s->branch_scale != 1)))
+        (s->branches != BRANCHES_SERIAL &&
+         (s->norm_place != NORM_BEFORE || s->branch_scale != 1 || s->mlp_scale != 1)))
         return "branches";
     if (!is_factor(s->embed_scale))
         return "embed_scale";
@@ -432,6 +450,8 @@ const char *shape_check(const struct shape *s)
     bad = check_state(s);
     if (!bad)
         bad = check_bare(s);
+    if (!bad)
+        bad = check_pairs(s);
     if (!bad)
         bad = check_experts(s);
     if (!bad)

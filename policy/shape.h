@@ -115,7 +115,8 @@ struct shape {
     int qk_norm;      // enum qk_norm
     int branches;     // enum branches
     float embed_scale;   // factor on embeddings
-    float branch_scale;  // factor on the outputs of attention and MLP
+    float branch_scale;  // factor on the outputs of attention
+    float mlp_scale;     // factor on the outputs of MLPs and experts
     float attn_scale;    // factor on q k^T (0: 1 / sqrt(head_dim))
     float logit_scale;   // factor on logits
     float attn_softcap;  // cap c tanh(x / c) on q k^T before softmax (0: none)
@@ -134,6 +135,10 @@ struct shape {
     /* Layers with a row state instead of attention, and its sizes (struct recur_args). */
     int state; // enum state_kind
     int state_k_heads, state_v_heads, state_k_dim, state_v_dim, state_taps;
+    float state_dt_scale; // factor on the time step before its bias; 0: none
+    float beside_scale; // 0: none; else layers go in pairs, a state without MLP and attention with
+                        // one, that read the same x: the second adds both outputs, the state's
+                        // times this factor
     int state_tiled; // 1: head h of v uses head h mod state_k_heads of q and k; 0: heads that use
                      // one lie side by side
     uint8_t layer_state[SHAPE_LAYERS_MAX];  // 1: the layer has a state
@@ -200,6 +205,7 @@ static inline int shape_attends_apart(const struct shape *s)
 enum hidden_part {
     PART_STATE,  // the hidden states
     PART_INPUTS, // of all layers
+    PART_BESIDE, // the output of a state, for the next layer (beside_scale)
     PART_K,
     PART_V,
     PART_WIDE_K, // of layers of layer_wide[]

@@ -28,6 +28,9 @@ struct fake {
     int64_t more_ints[8]; // of another key
     int n_more_ints;
     const char *more_key;
+    double floats[8]; // of floats_key
+    int n_floats;
+    const char *floats_key;
     const char *class_name; // architectures
 };
 
@@ -145,8 +148,10 @@ enum err source_int_list(const struct source *s, const char *key, int64_t min, i
 enum err source_float_list(const struct source *s, const char *key, double *out, int64_t capacity,
                            int64_t *n, int *found)
 {
-    (void)s, (void)key, (void)out, (void)capacity;
-    *n = *found = 0;
+    (void)s, (void)capacity;
+    *found = fake.floats_key && strcmp(fake.floats_key, key) == 0;
+    *n = *found ? fake.n_floats : 0;
+    memcpy(out, fake.floats, (size_t)*n * sizeof *out);
     return OK;
 }
 

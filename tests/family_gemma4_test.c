@@ -170,7 +170,8 @@ static void test_experts(void **state)
     const struct shape *s = &model.shape;
     assert_true(s->n_experts == EXPERTS && s->n_experts_used == 2 && s->ffn_dim == INNER);
     assert_true(s->shared_dim == FFN && !s->shared_gate && s->expert_norms && s->route_scales);
-    assert_true(s->route_alone && !s->route_bias && model.router_factor == 1 / sqrtf(DIM));
+    assert_true(s->route_alone && !s->route_bias);
+    assert_true(model.factor[ROLE_ROUTER_NORM_W] == 1 / sqrtf(DIM));
     assert_int_equal(family_source_row(&model, ROLE_UP, 1), INNER + 1);
     drop("model.layers.1.router.per_expert_scale");
     expect_bad("layers.1.router.per_expert_scale: missing");
@@ -357,7 +358,7 @@ static void test_gguf_experts(void **state)
     assert_true(s->n_experts == EXPERTS && s->n_experts_used == 2 && s->ffn_dim == INNER);
     assert_true(s->shared_dim == FFN && s->expert_norms && s->route_scales && s->route_alone);
     assert_int_equal(family_source_row(&model, ROLE_UP, 1), INNER + 1);
-    assert_true(model.router_factor == 1 / sqrtf(DIM));
+    assert_true(model.factor[ROLE_ROUTER_NORM_W] == 1 / sqrtf(DIM));
     drop("blk.1.ffn_gate_up_exps.weight");
     expect_bad("blk.1.ffn_gate_up_exps.weight: missing");
     start_gguf_experts();

@@ -3,7 +3,7 @@
 
 Checkpoints of goldens/families.py as safetensors (f32, bf16) and as GGUF. In f32 only the order of sums may differ; in bf16
 the bound is what bf16 costs transformers itself. The same numbers in a GGUF file give the same bytes, unless the file has the
-inputs of a matrix in another order. Level check: f32, in RAM and on disk, and a GGUF file of each family.
+inputs of a matrix in another order, or weights times rounded factors. Level check: f32, in RAM and on disk, and a GGUF file of each family.
 """
 
 import argparse

@@ -1,5 +1,6 @@
-/* tests/family_hybrid_test.c - metadata of lfm2, granitemoehybrid and nemotron_h: which layers have
- * a state, its sizes, the pattern of nemotron_h, rows of fused tensors. */
+/* tests/family_hybrid_test.c - metadata of lfm2, granitemoehybrid, nemotron_h and falcon_h1: which
+ * layers have a state, its sizes, the pattern of nemotron_h, factors of falcon_h1, rows of fused
+ * tensors. */
 #include "engine/model/families/family.h"
 
 #include <math.h>
@@ -417,6 +418,168 @@ static void test_nemotron_experts_gguf(void **state)
     expect_bad("blk.1.ffn_up.weight: missing");
 }
 
+static void start_falcon(void)
+{
+    static const struct line both[] = {{"input_layernorm.weight", DIM, 0},
+                                       {"pre_ff_layernorm.weight", DIM, 0},
+                                       {"feed_forward.gate_proj.weight", FFN, DIM},
+                                       {"feed_forward.up_proj.weight", FFN, DIM},
+                                       {"feed_forward.down_proj.weight", DIM, FFN},
+                                       {"self_attn.q_proj.weight", HEADS * HEAD_DIM, DIM},
+                                       {"self_attn.k_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+                                       {"self_attn.v_proj.weight", KV_HEADS * HEAD_DIM, DIM},
+                                       {"self_attn.o_proj.weight", DIM, HEADS * HEAD_DIM}};
+    start_hf("falcon_h1");
+    add("model.final_layernorm.weight", 1, DIM, 0);
+    add_layers("model.layers.", both, 9);
+    add_mamba("model.layers.0.mamba");
+    add_mamba("model.layers.1.mamba");
+    set_int("mamba_n_groups", GROUPS);
+    set_int("mamba_n_heads", HEADS_V);
+    set_int("mamba_d_head", HEAD_V);
+    set_int("mamba_d_state", STATE);
+    set_int("mamba_d_ssm", V);
+    set_flag("mamba_rms_norm", 1);
+    set_flag("mamba_norm_before_gate", 0);
+}
+
+/* A layer of the file is two: a state without MLP, then attention with one. */
+static void test_falcon(void **state)
+{
+    (void)state;
+    start_falcon();
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->n_layers == 2 * N_LAYERS && s->state == STATE_MAMBA && s->gated);
+    assert_true(s->layer_state[2] && s->layer_bare[2] && !s->layer_state[3] && !s->layer_bare[3]);
+    assert_true(s->layer_rope[2] == SHAPE_NO_ROPE && s->layer_rope[3] == 0);
+    assert_int_equal(shape_before_part(s, N_PARTS), 2 * DIM);
+    assert_ptr_equal(family_tensor(&model, &source, ROLE_STATE_O, 2),
+                     tensor("model.layers.1.mamba.out_proj.weight"));
+    assert_ptr_equal(family_tensor(&model, &source, ROLE_DOWN, 3),
+                     tensor("model.layers.1.feed_forward.down_proj.weight"));
+    assert_true((model.roles & ROLE_BIT(ROLE_STATE_NORM_W)) != 0);
+    set_flag("mamba_norm_before_gate", 1);
+    expect_bad("mamba_norm_before_gate: true is unsupported with mamba_rms_norm");
+    set_flag("mamba_rms_norm", 0);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_bad("model.layers.0.mamba.norm.weight: unsupported: falcon_h1 models have no such");
+    drop("model.layers.0.mamba.norm.weight");
+    expect_good();
+    set_int("mamba_d_ssm", V + 1);
+    expect_bad("mamba_d_ssm: 129, but 8 heads of 16 numbers");
+    unset("mamba_d_ssm");
+    set_str("hidden_act", "relu");
+    expect_bad("hidden_act: unsupported: relu is not silu");
+    unset("hidden_act");
+    unset("mamba_d_head");
+    expect_bad("mamba_d_head: unsupported: 0 is not a multiple of 16");
+    start_falcon();
+    add("model.layers.1.self_attn.o_proj.bias", 1, DIM, 0);
+    add("model.layers.0.self_attn.o_proj.bias", 1, DIM, 0);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_bad("model.layers.0.self_attn.o_proj.bias: unsupported");
+    start_falcon();
+    set_int("num_hidden_layers", SHAPE_LAYERS_MAX / 2 + 1);
+    expect_bad("num_hidden_layers: out of range");
+}
+
+/* Where factors on matrices' outputs go. */
+static void test_falcon_factors(void **state)
+{
+    static const char *const keys[] = {"embedding_multiplier",     "lm_head_multiplier",
+                                       "key_multiplier",           "attention_in_multiplier",
+                                       "attention_out_multiplier", "ssm_in_multiplier",
+                                       "ssm_out_multiplier"};
+    (void)state;
+    start_falcon();
+    for (int i = 0; i < 7; i++)
+        set_float(keys[i], 1 << i);
+    fake.floats_key = "ssm_multipliers";
+    for (int i = 0; i < 5; i++)
+        fake.floats[i] = 3 + i;
+    fake.n_floats = 5;
+    expect_good();
+    const struct shape *s = &model.shape;
+    const float z = 32 * 3, attn = 8 / z; // ssm_in and z's factor; what attention's input lacks
+    assert_true(s->embed_scale == 1 && s->logit_scale == 2 && s->beside_scale == 64);
+    assert_true(model.factor[ROLE_NORM1_W] == z && model.factor[ROLE_NORM2_W] == 1);
+    assert_true(fabsf(s->attn_scale / (4 * attn * attn / sqrtf(HEAD_DIM)) - 1) < 1e-6f);
+    assert_true(fabsf(s->branch_scale / (16 * attn) - 1) < 1e-6f && s->mlp_scale == 1);
+    assert_true(model.factor[ROLE_STATE_V] == 4.0f / 3 && model.factor[ROLE_STATE_K] == 5.0f / 3);
+    assert_true(model.factor[ROLE_STATE_Q] == 2 && s->state_dt_scale == 7.0f / 3);
+    fake.n_floats = 4;
+    expect_bad("ssm_multipliers: has 4 entries, expected 5");
+    fake.floats_key = "mlp_multipliers";
+    fake.n_floats = 2;
+    expect_good();
+    assert_true(model.factor[ROLE_NORM2_W] == 3 && s->mlp_scale == 4.0f / 3);
+    fake.floats[1] = -1;
+    expect_bad("mlp_multipliers: -1 is out of range");
+    fake.floats[1] = NAN;
+    expect_bad("mlp_multipliers: nan is out of range");
+    fake.floats[1] = 1;
+    set_float("key_multiplier", 0);
+    expect_bad("key_multiplier: 0 is out of range");
+}
+
+/* Of pairs: which layers there are, and their factors. */
+static void test_pairs(void **state)
+{
+    (void)state;
+    start_falcon();
+    expect_good();
+    struct shape s = model.shape;
+    assert_null(shape_check(&s));
+    s.layer_bare[3] = 1;
+    assert_string_equal(shape_check(&s), "beside_scale");
+    s = model.shape;
+    s.layer_state[1] = s.layer_bare[1] = 1;
+    assert_string_equal(shape_check(&s), "beside_scale");
+    s = model.shape;
+    s.n_layers = 3;
+    assert_string_equal(shape_check(&s), "beside_scale");
+    s = model.shape;
+    s.beside_scale = -1;
+    assert_string_equal(shape_check(&s), "beside_scale");
+    s = model.shape;
+    s.state_dt_scale = INFINITY;
+    assert_string_equal(shape_check(&s), "state_dt_scale");
+    s = model.shape;
+    s.mlp_scale = 0;
+    assert_string_equal(shape_check(&s), "mlp_scale");
+}
+
+static void test_falcon_gguf(void **state)
+{
+    static const struct line both[] = {{"attn_norm.weight", DIM, 0},
+                                       {"ffn_norm", DIM, 0}, // without a suffix
+                                       {"ffn_gate.weight", FFN, DIM},
+                                       {"ffn_up.weight", FFN, DIM},
+                                       {"ffn_down.weight", DIM, FFN}};
+    (void)state;
+    start_gguf("falcon-h1", "blk.0", "blk.0");
+    add_to("blk.0", both, 5);
+    set_int("falcon-h1.block_count", 1);
+    set_int("falcon-h1.feed_forward_length", FFN);
+    set_int("falcon-h1.attention.head_count_kv", KV_HEADS);
+    expect_good();
+    const struct shape *s = &model.shape;
+    assert_true(s->n_layers == 2 && s->layer_state[0] && s->n_kv_heads == KV_HEADS);
+    assert_true(s->beside_scale == 1 && s->state_dt_scale == 0 && model.factor[ROLE_NORM1_W] == 0);
+    assert_true(model.logs == 0 && !model.paired_rows && model.tied);
+    assert_true((model.roles & ROLE_BIT(ROLE_STATE_NORM_W)) != 0);
+    drop("blk.0.ssm_norm.weight");
+    expect_good();
+    assert_true((model.roles & ROLE_BIT(ROLE_STATE_NORM_W)) == 0);
+    set_int("falcon-h1.block_count", 2);
+    expect_bad("blk.1.attn_norm.weight: missing");
+    unset("falcon-h1.block_count");
+    expect_bad("falcon-h1.block_count: missing");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,6 +590,10 @@ int main(void)
         cmocka_unit_test(test_granite_gguf),
         cmocka_unit_test(test_nemotron_gguf),
         cmocka_unit_test(test_nemotron_experts_gguf),
+        cmocka_unit_test(test_falcon),
+        cmocka_unit_test(test_falcon_factors),
+        cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_falcon_gguf),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -212,7 +212,7 @@ fault("layers without positions turn", "engine/line/layer_spans.c",
       "s->position != POSITION_ROPE || s->layer_rope[layer] == SHAPE_NO_ROPE", "s->position != POSITION_ROPE",
       "family_golden.py --only smollm3")
 fault("branches are added whole", "engine/line/layer_ffn.c",
-      "layer_mix(w, x, branch, 1, s->branch_scale,", "layer_mix(w, x, branch, 1, 1,", "family_golden.py --only granite")
+      "layer_mix(w, x, branch, 1, scale,", "layer_mix(w, x, branch, 1, 1,", "family_golden.py --only granite")
 fault("every head of q is normed by the first one's weight", "engine/line/layer_decode.c",
       "        args.weight += dim;\n", "", "family_golden.py --only stablelm")
 fault("a weight that nobody reads is no matter", "engine/model/families/family.c",

@@ -130,6 +130,7 @@ static struct shape llama_shape(void)
                       .gated = 1,
                       .embed_scale = 1,
                       .branch_scale = 0.5f,
+                      .mlp_scale = 0.75f,
                       .logit_scale = 2,
                       .attn_softcap = 50,
                       .logit_softcap = 30,
@@ -165,6 +166,7 @@ static struct shape opt_shape(void)
                           .layer_alpha = {{1, 2}, {0.5f, 1.5f}, {3, 0.75f}},
                           .embed_scale = 1,
                           .branch_scale = 1,
+                          .mlp_scale = 1,
                           .logit_scale = 1,
                           .position = POSITION_LEARNED,
                           .position_offset = 2};

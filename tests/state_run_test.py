@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Models whose layers pass more on than hidden states: state_run_test.py [SLUICE] [--level LEVEL] [--seed N] [--only PART]
 
-Rows with a state of fixed size, of a gated delta net and of Mamba-2 beside experts, and layers with inputs of their own that use K
-and V of others (gemma4's small models). Wherever states, inputs, K and V are, however rows are batched, evicted from, sent back or
+Rows with a state of fixed size, of a gated delta net, of Mamba-2 beside experts and of Mamba-2 beside attention, and layers with inputs
+of their own that use K and V of others (gemma4's small models). Wherever states, inputs, K and V are, however rows are batched, evicted from, sent back or
 resumed, and whatever becomes of a page: the same bytes. The numbers themselves are held to transformers' by family_golden.py.
 """
 import os
@@ -59,8 +59,9 @@ shared_ffn = 64
 vocab = 3000
 context = 512
 """  # a layer without an MLP, experts in the others
-MODELS = {"states": MODEL, "mamba": MAMBA, "lent": LENT}
-APART = {"states": "state of each row", "mamba": "state of each row", "lent": "share keys and values between layers"}  # why layers do not attend apart
+PAIRS = MODEL.replace("qwen3_5", "falcon_h1").replace("layers = 8", "layers = 5").replace("rope_dim = 8\n", "")
+MODELS = {"states": MODEL, "mamba": MAMBA, "lent": LENT, "pairs": PAIRS}
+APART = {"states": "state of each row", "mamba": "state of each row", "pairs": "state of each row", "lent": "share keys and values between layers"}  # why layers do not attend apart
 SIM = os.path.join(os.path.dirname(HERE), os.environ.get("BUILD", "build"), "tests/sim_device.so")
 DEVICE = ["--device", f"{SIM}:7,20,0,{48 << 20}", "--mem-device", "32M"]
 TWO = ["--batch", "3", "--batches", "2"]

@@ -10,7 +10,7 @@
 #include "engine/model/dummy.h"
 #include "engine/model/families/family.h"
 
-#define VARIANTS_MAX  28
+#define VARIANTS_MAX  31
 #define VARIANT_BYTES 100
 
 /* Says how the experts of a token are chosen and weighed. */
@@ -39,15 +39,15 @@ static void put_router(char out[VARIANT_BYTES], const struct shape *s)
 static void put_state(char *out, const struct shape *s)
 {
     const int n = shape_states(s);
+    const char *at = s->beside_scale > 0 ? "beside the next layer's" : "instead of";
     if (s->state == STATE_CONV)
         snprintf(out, VARIANT_BYTES,
                  "a convolution of %d tokens instead of attention in %d of %d layers",
                  s->state_taps, n, s->n_layers);
     else
-        snprintf(out, VARIANT_BYTES,
-                 "%s (%d, %d heads, %d x %d) instead of attention in %d of %d layers",
+        snprintf(out, VARIANT_BYTES, "%s (%d, %d heads, %d x %d) %s attention in %d of %d layers",
                  s->state == STATE_MAMBA ? "Mamba-2" : "gated delta net", s->state_k_heads,
-                 s->state_v_heads, s->state_k_dim, s->state_v_dim, n, s->n_layers);
+                 s->state_v_heads, s->state_k_dim, s->state_v_dim, at, n, s->n_layers);
 }
 
 static void put_windows(char *out, const struct shape *s, int windows)
@@ -132,7 +132,10 @@ static int variants(const struct shape *s, char out[VARIANTS_MAX][VARIANT_BYTES]
         const char *what;
         float factor;
     } factors[] = {{"embeddings", s->embed_scale},
-                   {"residual branches", s->branch_scale},
+                   {"outputs of attention", s->branch_scale},
+                   {"outputs of MLPs", s->mlp_scale},
+                   {"outputs of states", s->beside_scale > 0 ? s->beside_scale : 1},
+                   {"time steps", s->state_dt_scale > 0 ? s->state_dt_scale : 1},
                    {"logits", s->logit_scale}};
     int n = 0, turned = 0, windows = 0, bare = 0;
     snprintf(out[n++], VARIANT_BYTES, "%s%s %s", norms[s->norm],

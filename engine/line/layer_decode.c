@@ -171,7 +171,7 @@ static void add_input(struct layer_work *w, const struct model_layer *l, const u
     layer_project(w, l, weights, &gate, 1, x, t->n);
     layer_gate(w, input, shape_part(s, PART_INPUTS), s->layer_input, t->n);
     layer_project(w, l, weights, &out, 1, w->gate, t->n);
-    layer_join(w, l, weights, ROLE_INPUT_POST_W, x, w->normed, t->n);
+    layer_join(w, l, weights, ROLE_INPUT_POST_W, 1, x, w->normed, t->n);
 }
 
 /* The part of a layer after attention: w->attn into x. */
@@ -179,16 +179,21 @@ void tile_after(struct layer_work *w, const struct model_layer *l, const uint8_t
                 const struct tile *t, float *x)
 {
     const struct shape *s = w->shape;
-    const int apart = layer_is_apart(s);
-    const enum tensor_role role = model_has(l, ROLE_STATE_O) ? ROLE_STATE_O : ROLE_O;
-    const enum tensor_role bias = role == ROLE_O ? ROLE_O_B : N_ROLES;
-    const struct projection out = {role, bias, apart ? w->normed : x, ACT_NONE, !apart, 0};
+    const int apart = layer_is_apart(s), state = model_has(l, ROLE_STATE_O);
+    const int pairs = s->beside_scale > 0, aside = pairs && state;
+    float *beside = layer_part(w, t, PART_BESIDE), *y = aside ? beside : apart ? w->normed : x;
+    const struct projection out = {
+        state ? ROLE_STATE_O : ROLE_O, state ? N_ROLES : ROLE_O_B, y, ACT_NONE, y == x, 0};
     if (s->branches != BRANCHES_SERIAL) {
         after_parallel(w, l, weights, t, x);
         return;
     }
     layer_project(w, l, weights, &out, 1, mixed(w, l, weights, t->n), t->n);
-    layer_join(w, l, weights, ROLE_POST1_W, x, w->normed, t->n);
+    if (aside) // the next layer adds it
+        return;
+    layer_join(w, l, weights, ROLE_POST1_W, s->branch_scale, x, w->normed, t->n);
+    if (pairs)
+        layer_mix(w, x, beside, 1, s->beside_scale, s->dim, t->n);
     if (s->norm_place == NORM_AFTER_SUM)
         layer_norm(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, x, t->n);
     if (s->layer_bare[w->layer])

@@ -3,18 +3,19 @@
 
 int layer_is_apart(const struct shape *s)
 {
-    return s->branch_scale != 1 || s->norm_place == NORM_OF_BRANCH || s->norm_place == NORM_AROUND;
+    return s->branch_scale != 1 || s->mlp_scale != 1 || s->norm_place == NORM_OF_BRANCH ||
+           s->norm_place == NORM_AROUND;
 }
 
 void layer_join(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                enum tensor_role post, float *x, float *branch, int m)
+                enum tensor_role post, float scale, float *x, float *branch, int m)
 {
     const struct shape *s = w->shape;
     if (!layer_is_apart(s))
         return;
     if (model_has(l, post))
         layer_norm(w, l, weights, post, N_ROLES, branch, branch, m);
-    layer_mix(w, x, branch, 1, s->branch_scale, s->dim, m);
+    layer_mix(w, x, branch, 1, scale, s->dim, m);
 }
 
 void layer_gate(struct layer_work *w, const float *up, int64_t stride, int n, int m)
@@ -177,5 +178,5 @@ void layer_ffn(struct layer_work *w, const struct model_layer *l, const uint8_t 
         experts_tile(w, l, weights, &plain, in, x, m);
     else
         mlp_tile(w, l, weights, mlp, in, layer_is_apart(s) ? w->normed : x, !layer_is_apart(s), m);
-    layer_join(w, l, weights, ROLE_POST2_W, x, w->normed, m);
+    layer_join(w, l, weights, ROLE_POST2_W, s->mlp_scale, x, w->normed, m);
 }

@@ -30,9 +30,9 @@ void layer_mix(struct layer_work *w, float *x, const float *y, float a, float b,
 void layer_rotate(struct layer_work *w, float *x, int heads, int m);
 /* 1: a branch's output is written beside x, for a norm or a factor comes before the sum. */
 int layer_is_apart(const struct shape *s);
-/* Adds such a branch to x, after its norm or factor. */
+/* Adds such a branch to x, after its norm and times `scale`. */
 void layer_join(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                enum tensor_role post, float *x, float *branch, int m);
+                enum tensor_role post, float scale, float *x, float *branch, int m);
 /* w->gate = act(w->gate) * up, of m rows [n], those of up `stride` numbers apart; xIELU(w->gate) if
  * that is the activation. */
 void layer_gate(struct layer_work *w, const float *up, int64_t stride, int n, int m);

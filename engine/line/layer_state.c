@@ -111,8 +111,8 @@ static void multiply(struct layer_work *w, float *x, const float *y, int act, in
     ops_run_gate_mul(&w->ops, &args);
 }
 
-/* z = norm of each head's output, times SiLU of z; Mamba-2 normalises the product, the heads of a
- * k head together. */
+/* z = norm of each head's output, times SiLU of z; Mamba-2 normalises the product, if at all, the
+ * heads of a k head together. */
 static void gate_state(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                        int n)
 {
@@ -133,6 +133,8 @@ static void gate_state(struct layer_work *w, const struct model_layer *l, const 
         return;
     }
     multiply(w, w->state_z, w->state_out, ACT_SILU, n);
+    if (!norm.weight)
+        return;
     norm.m = n;
     norm.dim = v / s->state_k_heads;
     norm.x_stride = norm.y_stride = v;
@@ -158,6 +160,8 @@ static void state_tile(struct layer_work *w, const struct model_layer *l, const 
     const float *normed = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, n);
     layer_project(w, l, weights, in, 3, normed, n);
     layer_project(w, l, weights, gates, w->shape->state == STATE_DELTA ? 3 : 2, normed, n);
+    if (w->shape->state_dt_scale > 0)
+        layer_mix(w, w->state_dt, NULL, w->shape->state_dt_scale, 0, w->shape->state_v_heads, n);
     convolve(w, l, weights, rows);
     recur(w, l, weights, rows);
     gate_state(w, l, weights, n);

@@ -95,6 +95,7 @@ static const struct dummy_family {
     {"qwen3_5", 0, QK_NORM_HEAD, 0, 0},
     {"qwen3_5_moe", 0, QK_NORM_HEAD, 0, 0},
     {"nemotron_h", 0, QK_NORM_NONE, ROUTER_LOGISTIC | ROUTER_BIAS, 0},
+    {"falcon_h1", 0, QK_NORM_NONE, 0, 0},
     {"gpt_oss",
      QKV_BIASES | ROLE_BIT(ROLE_O_B) | ROLE_BIT(ROLE_GATE_B) | ROLE_BIT(ROLE_UP_B) |
          ROLE_BIT(ROLE_DOWN_B) | ROLE_BIT(ROLE_ROUTER_B),
@@ -164,8 +165,8 @@ static enum err set_value(struct dummy_config *c, const char *key, const char *v
             return fail(ERR_INPUT,
                         "%s:%d: family: unsupported: %s (supported: llama, qwen2, qwen3, mixtral, "
                         "qwen2_moe, qwen3_moe, glm4_moe, deepseek_v3, glm4_moe_lite, minimax_m2, "
-                        "qwen3_next, qwen3_5, qwen3_5_moe, nemotron_h, gpt_oss, phi3, gemma2, "
-                        "gemma4, opt)",
+                        "qwen3_next, qwen3_5, qwen3_5_moe, nemotron_h, falcon_h1, gpt_oss, phi3, "
+                        "gemma2, gemma4, opt)",
                         c->path, c->line, value);
         snprintf(c->shape.family, sizeof c->shape.family, "%s", value);
         c->has_family = 1;
@@ -276,6 +277,8 @@ static enum err finish_shape(struct dummy_config *c)
         family_qwen3_next_shape(s);
     if (nemotron)
         family_nemotron_h_shape(s);
+    if (strcmp(s->family, "falcon_h1") == 0)
+        family_falcon_h1_shape(s);
     family_windows_end(s);
     rope_fill_plain(s, 0, c->rope_theta);
     const char *bad = shape_check(s);

@@ -159,7 +159,10 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(act_limit)                                                                                   \
     X(route_scale)                                                                                 \
     X(query_beta)                                                                                  \
-    X(route_near)
+    X(route_near)                                                                                  \
+    X(mlp_scale)                                                                                   \
+    X(state_dt_scale)                                                                              \
+    X(beside_scale)
 
 static void put_f32(struct pack_out *o, float f)
 {

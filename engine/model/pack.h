@@ -19,7 +19,7 @@
 #include "engine/model/model.h"
 
 #define PACK_MAGIC   "sluicepk"
-#define PACK_VERSION 11
+#define PACK_VERSION 12
 
 /* The stored format of matrices. Norms and biases are always f32; learned positions are never
  * stored in blocks. Pack files contain these numbers: append only. */

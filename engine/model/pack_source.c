@@ -163,6 +163,21 @@ static enum err read_numbers(const struct file_provider *f, const struct source_
     return e;
 }
 
+/* The factor on number i of a vector. */
+static float factor_of(const struct family_model *m, enum tensor_role role, int i)
+{
+    const struct shape *s = &m->shape;
+    int q, k, v;
+    shape_state_at(s, &q, &k, &v);
+    if (role == ROLE_STATE_CONV) { // of a channel of q, k or v; k is between the others
+        const int channel = i / s->state_taps;
+        const enum tensor_role ends[] = {q < v ? ROLE_STATE_Q : ROLE_STATE_V,
+                                         q < v ? ROLE_STATE_V : ROLE_STATE_Q};
+        role = channel < k ? ends[0] : channel < max_i64(q, v) ? ROLE_STATE_K : ends[1];
+    }
+    return m->factor[role] > 0 ? m->factor[role] : 1;
+}
+
 static enum err file_vector(void *impl, enum tensor_role role, int layer, int n, float *out)
 {
     const struct file_provider *f = impl;
@@ -180,8 +195,7 @@ static enum err file_vector(void *impl, enum tensor_role role, int layer, int n,
         const int row = family_file_row(m, role, i);
         const float plus = (m->plus_one & ROLE_BIT(role)) ? 1.0f : 0.0f;
         out[i] = row < 0 ? 0 : numbers[family_source_row(m, role, row)] + plus;
-        if (role == ROLE_ROUTER_NORM_W)
-            out[i] *= m->router_factor;
+        out[i] *= factor_of(m, role, i);
         if (m->logs & ROLE_BIT(role)) // in double: all math libraries round alike
             out[i] = (float)-exp((double)out[i]);
     }

@@ -55,6 +55,7 @@ static const struct pre_rule RULES[] = {
     {.name = "llama3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "llama-v3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "lfm2", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "falcon-h1", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "pixtral", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "dbrx", .pattern = LLAMA3},
     {.name = "smaug-bpe", .pattern = LLAMA3},

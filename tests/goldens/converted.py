@@ -27,7 +27,8 @@ from trial import Tally  # noqa: E402
 VOCABULARY = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "merges": [],
                                                               "vocab": {f"t{i}": i for i in range(families.VOCAB)}}}
 DEFAULTS = ("n_ctx", "rotary_pct", "rotary_dim", "mamba_expand", "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_d_conv",
-            "mamba_n_groups", "moe_intermediate_size")  # that the converter looks for, and config.json may leave out
+            "mamba_n_groups", "moe_intermediate_size", "attention_in_multiplier", "attention_out_multiplier", "key_multiplier",
+            "ssm_in_multiplier", "ssm_out_multiplier", "mlp_multipliers", "ssm_multipliers")  # that the converter looks for, and config.json may leave out
 PUBLISHED = {  # keys of published files that transformers does not know
     "deepseek_v3": {"scoring_func": "sigmoid"},
     "glm4_moe_lite": {"first_k_dense_replace": 1},

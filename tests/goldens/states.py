@@ -5,11 +5,12 @@ Owns: what of these models is neither a llama's nor an expert's. Refuses: torch.
 import numpy as np
 
 FAMILIES = ("qwen3_next", "qwen3_5_text", "qwen3_5", "qwen3_5_moe_text", "qwen3_5_moe", "lfm2", "lfm2_moe", "granitemoehybrid",
-            "nemotron_h")
-ARCHITECTURES = {"granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35",
+            "nemotron_h", "falcon_h1")
+ARCHITECTURES = {"granitemoehybrid": "granitehybrid", "falcon_h1": "falcon-h1", "lfm2_moe": "lfm2moe", "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35",
                  "qwen3_5_moe_text": "qwen35moe"}
-IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next", "qwen3_5", "nemotron_h")
+IN_GGUF = ("lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next", "qwen3_5", "nemotron_h", "falcon_h1")
 NO_GGUF = {"lfm2_moe-scores": "norm_topk_prob, use_expert_bias", "qwen3_next-listed": "layer_types", "qwen3_next-fused": "decoder_sparse_step"}
+DEFAULT_ALL = {"rope_type": "default", "rope_theta": 10000.0}
 DEFAULT = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 
 
@@ -42,6 +43,10 @@ def specs(common):
     def nemotron(pattern, *shape, **more):
         return common("nemotron_h", *shape, len(pattern), layer_norm_epsilon=1e-5, mlp_hidden_act="relu2",
                       hybrid_override_pattern=pattern, **more)
+
+    def falcon(*shape, mamba, **more):
+        return common("falcon_h1", *shape, hidden_act="silu", rms_norm_eps=1e-5, mamba_d_ssm=mamba["mamba_n_heads"] * mamba["mamba_d_head"],
+                      mamba_norm_before_gate=False, **mamba, **more)
 
     sections = {**DEFAULT, "mrope_interleaved": True, "mrope_section": [2, 1, 1]}
     return {
@@ -98,6 +103,19 @@ def specs(common):
                                      n_groups=4, conv_kernel=3, use_conv_bias=False, tie_word_embeddings=False),
         "nemotron_h-bare": nemotron("MM*M*-", 128, 4, 2, 64, head_dim=32, mamba_num_heads=2, mamba_head_dim=128, ssm_state_size=16,
                                     n_groups=1, conv_kernel=4),
+        # powers of two leave the numbers of GGUF files, which have the factors in them, as they are
+        "falcon_h1-norm": falcon(96, 3, 1, 160, 3, head_dim=48, rope_theta=100000000000.0, mamba=mamba(6, 32, 64, 2), mamba_rms_norm=True,
+                                 embedding_multiplier=4.0, lm_head_multiplier=0.5, key_multiplier=0.5, attention_in_multiplier=2.0,
+                                 attention_out_multiplier=0.5, ssm_in_multiplier=0.5, ssm_out_multiplier=2.0,
+                                 mlp_multipliers=[0.5, 4.0], ssm_multipliers=[2.0, 0.5, 4.0, 1.0, 0.25]),
+        "falcon_h1-published": falcon(64, 4, 2, 128, 2, head_dim=32, rope_parameters=DEFAULT_ALL, mamba=mamba(8, 16, 128, 1, 3),
+                                      mamba_rms_norm=False, embedding_multiplier=5.656854249492381, lm_head_multiplier=0.375,
+                                      key_multiplier=0.39062499999999994, attention_in_multiplier=1.1, attention_out_multiplier=0.9375,
+                                      ssm_in_multiplier=1.25, ssm_out_multiplier=0.23570226039551587,
+                                      mlp_multipliers=[0.8838834764831844, 0.5859375],
+                                      ssm_multipliers=[0.3535533905932738, 0.25, 0.3535533905932738, 0.5, 0.3535533905932738]),
+        "falcon_h1-tied": falcon(128, 2, 2, 96, 2, head_dim=64, rope_theta=10000.0, mamba=mamba(4, 64, 16, 4), mamba_conv_bias=False,
+                                 embedding_multiplier=2.0, lm_head_multiplier=2.0, tie_word_embeddings=True),
     }
 
 
@@ -113,7 +131,7 @@ def gain_of(name):
 
 def is_plus_one(kind, name):
     """Norms that are stored less 1."""
-    return kind in FAMILIES and "linear_attn" not in name
+    return kind in FAMILIES and kind != "falcon_h1" and "linear_attn" not in name
 
 
 # ---- GGUF ---------------------------------------------------------------------------------------
@@ -155,6 +173,10 @@ def gguf_keys(w, c):
         if own:
             w.add_rope_dimension_sections([*c["rope_parameters"]["mrope_section"], 0])
         return
+    if c["model_type"] == "falcon_h1":
+        w.add_head_count_kv(c["num_key_value_heads"])
+        ssm_keys(w, c["mamba_d_conv"], c["mamba_d_state"], c["mamba_n_groups"], c["mamba_n_heads"], c["mamba_d_head"])
+        return
     w.add_head_count_kv([c["num_key_value_heads"] if a else 0 for a in attends(c)])
     if c["model_type"].startswith("lfm2"):
         w.add_shortconv_l_cache(c["conv_L_cache"])
@@ -184,7 +206,10 @@ def qwen3_next_parts(c, x):
 
 
 def other_order(c):
-    """GGUF's qwen3_5 with several heads of v to one of k, and several of these: sums over its heads are in another order."""
+    """GGUF's qwen3_5 with several heads of v to one of k, and several of these: sums over its heads are in another order. And
+    falcon_h1's products of weights and factors, if they are rounded."""
+    if c["model_type"] == "falcon_h1":
+        return any(np.frexp(f)[0] != 0.5 for key in c if "multiplier" in key for f in np.ravel(c[key]))
     return c["model_type"].startswith("qwen3_5") and 1 < c["linear_num_key_heads"] < c["linear_num_value_heads"]
 
 
@@ -196,6 +221,19 @@ def tiled(c, name, x):
     first = 2 * keys * c["linear_key_head_dim"] if name.endswith(("in_proj_qkv.weight", "conv1d.weight")) else 0
     v = x[first:].reshape(keys, each, -1, *x.shape[1:]).swapaxes(0, 1)
     return np.concatenate([x[:first], v.reshape(-1, *x.shape[1:])])
+
+
+def scaled(c, name, x):
+    """falcon_h1's tensor times its factors."""
+    state = (["z"] * c["mamba_d_ssm"] + ["v"] * c["mamba_d_ssm"] + ["k"] * (c["mamba_n_groups"] * c["mamba_d_state"])
+             + ["q"] * (c["mamba_n_groups"] * c["mamba_d_state"]) + ["dt"] * c["mamba_n_heads"])
+    gate, down = c.get("mlp_multipliers", (1, 1))
+    of = dict(zip(("z", "v", "k", "q", "dt"), c.get("ssm_multipliers", [1] * 5)))
+    attn, ssm = c.get("attention_in_multiplier", 1), c.get("ssm_in_multiplier", 1)
+    factors = {"embed_tokens": c.get("embedding_multiplier", 1), "lm_head": c.get("lm_head_multiplier", 1), "q_proj": attn, "v_proj": attn,
+               "k_proj": attn * c.get("key_multiplier", 1), "o_proj": c.get("attention_out_multiplier", 1), "gate_proj": gate,
+               "down_proj": down, "out_proj": c.get("ssm_out_multiplier", 1), "in_proj": np.array([[ssm * of[s]] for s in state], np.float32)}
+    return x * np.float32(factors.get(name.split(".")[-2], 1))
 
 
 def gguf_names(c, tensors):
@@ -215,6 +253,8 @@ def gguf_names(c, tensors):
             x = tiled(c, name, x)
         if is_plus_one(c["model_type"], name) and c["model_type"].startswith("qwen") and name.endswith("norm.weight"):
             x = x + np.float32(1)
+        if c["model_type"] == "falcon_h1":
+            x = scaled(c, name, x)
         name = name.replace(".expert_bias", ".expert_bias.bias").replace(".dt_bias", ".dt_proj.bias")
         if ".mixer.experts." in name:
             name = name.replace("backbone.", "model.").replace(".mixer.", ".mlp.")

@@ -155,7 +155,8 @@ void family_windows_end(struct shape *shape)
 
 void family_defaults(struct shape *shape)
 {
-    shape->embed_scale = shape->branch_scale = shape->logit_scale = shape->route_scale = 1;
+    shape->embed_scale = shape->logit_scale = shape->route_scale = 1;
+    shape->branch_scale = shape->mlp_scale = 1;
     for (int r = 0; r < SHAPE_ROPES; r++)
         shape->ropes[r].scale = 1;
 }
@@ -527,9 +528,11 @@ static int is_role(const struct family_model *m, const char *name, int layer)
         (strcmp(name, "layer_scalar") == 0 || strcmp(name, "layer_output_scale.weight") == 0))
         return 1;
     for (int role = 0; role < N_ROLES; role++) {
-        const int ignored = role_is_kv(role) && shape_borrows_kv(&m->shape, layer);
-        if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) ||
-            !(role_in_layer(&m->shape, role, layer) || ignored))
+        const int other = m->shape.beside_scale > 0 ? layer ^ 1 : layer; // of one layer of the file
+        const int here = role_in_layer(&m->shape, role, layer) ||
+                         role_in_layer(&m->shape, role, other) ||
+                         (role_is_kv(role) && shape_borrows_kv(&m->shape, layer)); // ignored
+        if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) || !here)
             continue;
         for (int part = 0; part < family_parts(m, role); part++) {
             part_name(m->names->roles[role], part, of_part);
@@ -622,7 +625,7 @@ static const struct neutral {
     double neutral;
     const char *families; // "" none
 } neutrals[] = {
-    {"embedding_multiplier", 1, GRANITE},
+    {"embedding_multiplier", 1, GRANITE " falcon_h1"},
     {"residual_multiplier", 1, GRANITE},
     {"attention_multiplier", 1, GRANITE},
     {"logits_scaling", 1, GRANITE},

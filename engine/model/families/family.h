@@ -38,7 +38,8 @@ struct family_model {
     role_set transposed; // ROLE_BIT()s of matrices stored as [k, n]
     role_set plus_one;   // ROLE_BIT()s of vectors stored minus 1
     role_set logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
-    float router_factor; // on the vector ROLE_ROUTER_NORM_W, beyond what is stored
+    float factor[N_ROLES]; // on a vector, beyond what is stored; 0: none. Those of ROLE_STATE_V, K
+                           // and Q are on the weights that the convolution multiplies these by
     struct family_cut cut[N_ROLES];
     /* Files in which an MLP is a layer by itself (nemotron_h): how many layers the file has, and
      * which of them are a layer's attention and MLP; 0: those of the shape. */
@@ -126,6 +127,7 @@ struct family_unused {
     X("lfm2_moe", "lfm2moe", "lfm2_moe", "Lfm2MoeForCausalLM", family_lfm2_read)                   \
     X("granitehybrid", "granitehybrid", "granitemoehybrid", "GraniteMoeHybridForCausalLM",         \
       family_granite_hybrid_read)                                                                  \
+    X("falcon_h1", "falcon-h1", "falcon_h1", "FalconH1ForCausalLM", family_falcon_h1_read)         \
     X("nemotron_h", "nemotron_h", "nemotron_h", "NemotronHForCausalLM", family_nemotron_h_read)    \
     X("nemotron_h", "nemotron_h_moe", "nemotron_h", "NemotronHForCausalLM",                        \
       family_nemotron_h_read)                                                                      \
@@ -316,6 +318,8 @@ void family_gpt_oss_shape(struct shape *shape);
 /* The same for qwen3_next and its kin: states as published in all but every fourth layer; sizes
  * that are set stay. */
 void family_qwen3_next_shape(struct shape *shape);
+/* The same for falcon_h1: layers become pairs (shape.beside_scale); sizes that are set stay. */
+void family_falcon_h1_shape(struct shape *shape);
 /* The same for nemotron_h; sizes that are set stay. */
 void family_nemotron_h_shape(struct shape *shape);
 /* Layers of a nemotron_h file, in whose pattern M is Mamba-2, * attention, - an MLP and E experts:

@@ -408,7 +408,7 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
                      1e5, &cap));
     shape->logit_softcap = (float)cap;
     shape->embed_scale = sqrtf((float)shape->dim);
-    m->router_factor = 1 / sqrtf((float)shape->dim);
+    m->factor[ROLE_ROUTER_NORM_W] = 1 / sqrtf((float)shape->dim);
     return read_scalars(m, s, shape);
 }
 

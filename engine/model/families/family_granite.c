@@ -14,7 +14,7 @@ enum err family_granite_factors(struct family_model *m, const struct source *s, 
     TRY(family_float(s, name, gguf ? ".attention.scale" : "attention_multiplier", 0, 1e5, &attn));
     TRY(family_float(s, name, gguf ? ".logit_scale" : "logits_scaling", 1e-5, 1e5, &logits));
     m->shape.embed_scale = (float)embed;
-    m->shape.branch_scale = (float)branch;
+    m->shape.branch_scale = m->shape.mlp_scale = (float)branch;
     m->shape.attn_scale = (float)attn;
     m->shape.logit_scale = (float)(1 / logits);
     return OK;

@@ -129,7 +129,7 @@ static enum role_need state_need(const struct shape *s, enum tensor_role role)
         return need_if(s->state == STATE_DELTA);
     if (role == ROLE_STATE_SKIP)
         return need_if(s->state == STATE_MAMBA);
-    if (role == ROLE_STATE_CONV_B)
+    if (role == ROLE_STATE_CONV_B || (role == ROLE_STATE_NORM_W && s->beside_scale > 0))
         return s->state == STATE_MAMBA ? ROLE_OPTIONAL : ROLE_ABSENT;
     if (STATE_RECURS & ROLE_BIT(role))
         return need_if(s->state == STATE_DELTA || s->state == STATE_MAMBA);

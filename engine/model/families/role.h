@@ -61,7 +61,8 @@ enum tensor_role {
     ROLE_STATE_A,      // [state_v_heads] decay per time step, below 0
     ROLE_STATE_DT_B,   // [state_v_heads]
     ROLE_STATE_NORM_W, // norm of the state's output: [state_v_dim] of each head, or (STATE_MAMBA)
-                       // [state_v_heads * state_v_dim], each k head's share by itself
+                       // [state_v_heads * state_v_dim], each k head's share by itself; with
+                       // beside_scale some models have none
     ROLE_STATE_O,      // [dim, state_v_heads * state_v_dim]
     ROLE_Q_A,          // [latent_query, dim] of latent attention: what queries are made of
     ROLE_LATENT_K, // [n_heads * latent, latent_key] of each head: query to latent (the numbers of
