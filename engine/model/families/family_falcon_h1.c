@@ -11,8 +11,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#define FACTOR_MIN 1e-3
-#define FACTOR_MAX 1e3
+#define FACTOR_MIN 1e-5
+#define FACTOR_MAX 1e5
 
 static const struct family_names names = {
     "layers.",
