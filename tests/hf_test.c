@@ -66,7 +66,8 @@ static void test_config_files(void **state)
     refuses_config("null", "config.json: expected object, is null at byte 0");
     refuses_config(" 7", "config.json: expected object, is integer at byte 1");
     refuses_config("{", "config.json: invalid JSON: ends too early at byte 1");
-    refuses_config("{\"a\":NaN}", "config.json: invalid JSON at byte 5");
+    refuses_config("{\"a\":nan}", "config.json: invalid JSON at byte 5");
+    refuses_config("{\"a\":-NaN}", "config.json: invalid JSON at byte 6");
     refuses_config("{\"a\":1e400}", "config.json: number too large at byte 5");
     refuses_config("{\"a\":\"\\ud800\"}", "config.json: invalid string at byte 6");
     refuses_config("{\"a\":1,\"b\":2,\"a\":1}", "config.json: duplicate key \"a\" at byte 13");
@@ -125,7 +126,8 @@ static const char config_text[] =
     "\"eos_token_id\":[1,2,3],\"bos_token_id\":1,\"layer_types\":[\"full\",\"sliding\"],\"none\":[]"
     ","
     "\"mixed\":[1,\"a\",[2],{\"b\":1},null,2.5],\"negative\":[-1],\"nul\":\"a\\u0000b\","
-    "\"a.b\":5,\"empty\":{},\"text\":\"4096\",\"\":9,\"last\":-7}";
+    "\"a.b\":5,\"empty\":{},\"text\":\"4096\",\"limit\":[0.0,Infinity],\"least\":-Infinity,\"odd\":"
+    "NaN,\"\":9,\"last\":-7}";
 
 static struct hf *open_config(void)
 {
@@ -229,6 +231,9 @@ static void test_getter_types(void **state)
     int64_t n;
     assert_int_equal(values_float(&hf->config, "text", &f, &found), ERR_INPUT);
     assert_non_null(strstr(err_text(), "config.json: text: expected number, is string"));
+    assert_int_equal(values_float(&hf->config, "least", &f, &found), ERR_INPUT);
+    assert_non_null(strstr(err_text(), "least: expected number, is infinite or not a number"));
+    assert_int_equal(values_float(&hf->config, "odd", &f, &found), ERR_INPUT);
     assert_int_equal(values_bool(&hf->config, "zero", &b, &found), ERR_INPUT);
     assert_non_null(strstr(err_text(), "zero: expected true or false, is integer"));
     assert_int_equal(values_str(&hf->config, "zero", &s, &n, &found), ERR_INPUT);

@@ -52,6 +52,7 @@ const char *json_kind_name(enum json_kind kind)
         [JSON_FLOAT] = "number",
         [JSON_BOOL] = "true or false",
         [JSON_NIL] = "null",
+        [JSON_NONFINITE] = "infinite or not a number",
         [JSON_END] = "end of file",
         [JSON_ERROR] = "error",
     };
@@ -334,8 +335,10 @@ static enum json_kind word_read(struct json *j)
         int n;
         enum json_kind kind;
         int value;
-    } words[] = {{"true", 4, JSON_BOOL, 1}, {"false", 5, JSON_BOOL, 0}, {"null", 4, JSON_NIL, 0}};
-    for (int i = 0; i < 3; i++) {
+    } words[] = {{"true", 4, JSON_BOOL, 1},          {"false", 5, JSON_BOOL, 0},
+                 {"null", 4, JSON_NIL, 0},           {"NaN", 3, JSON_NONFINITE, 0},
+                 {"Infinity", 8, JSON_NONFINITE, 0}, {"-Infinity", 9, JSON_NONFINITE, 0}};
+    for (int i = 0; i < (j->nonfinite ? 6 : 3); i++) {
         if (j->n_bytes - j->pos >= words[i].n &&
             memcmp(j->buf + j->pos, words[i].text, (size_t)words[i].n) == 0) {
             j->pos += words[i].n;
@@ -393,7 +396,8 @@ static enum json_kind value_read(struct json *j)
     enum json_kind kind;
     if (c == '"')
         kind = string_read(j) ? JSON_STR : JSON_ERROR;
-    else if (c == '-' || (c >= '0' && c <= '9'))
+    else if ((c >= '0' && c <= '9') ||
+             (c == '-' && !(j->nonfinite && j->pos + 1 < j->n_bytes && j->buf[j->pos + 1] == 'I')))
         kind = number_read(j);
     else
         kind = word_read(j);

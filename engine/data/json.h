@@ -2,9 +2,9 @@
  * model.
  *
  * Owns: RFC 8259 to the letter, unescaping, exact 64-bit integers, the byte offset of every error.
- * Refuses: building trees, NaN and Infinity, lone surrogates, invalid UTF-8, comments, nesting
- * beyond the caller's limit. Memory: one scratch buffer as long as the longest string; time:
- * linear.
+ * Refuses: building trees, NaN and Infinity (unless asked), lone surrogates, invalid UTF-8,
+ * comments, nesting beyond the caller's limit. Memory: one scratch buffer as long as the longest
+ * string; time: linear.
  *
  *     struct json j;
  *     json_init(&j, buf, n_bytes, "DIR/config.json", 64);
@@ -31,8 +31,9 @@ enum json_kind { // STR and NIL are short so that jansson's header can be includ
     JSON_FLOAT, // f64, always finite; `big` says that it was an integer beyond 64 bits
     JSON_BOOL,  // i64 is 0 or 1
     JSON_NIL,
-    JSON_END,   // one whole value and nothing but whitespace after it
-    JSON_ERROR, // err is set and the sentence is recorded; stays so
+    JSON_NONFINITE, // NaN, Infinity or -Infinity; only if `nonfinite`
+    JSON_END,       // one whole value and nothing but whitespace after it
+    JSON_ERROR,     // err is set and the sentence is recorded; stays so
 };
 
 struct json {
@@ -44,6 +45,8 @@ struct json {
     int depth;      // containers open after the token: a BEGIN counts itself, an END does not
     int64_t offset; // of the first byte of the token
     enum err err;   // OK, ERR_INPUT, or ERR_FIT (no memory for a string)
+
+    int nonfinite; // the caller's, set after json_init(): 1 takes these words, which Python writes
 
     // Private.
     const char *buf;  // borrowed: the caller's, until json_close

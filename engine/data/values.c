@@ -163,6 +163,7 @@ enum err values_read(struct values *v, const char *buf, int64_t n_bytes, const c
         struct json j;
         struct json_keys keys;
         json_init(&j, buf, n_bytes, v->file, VALUES_DEPTH_MAX);
+        j.nonfinite = 1; // "time_step_limit": [0.0, Infinity]
         json_keys_init(&keys);
         e = tree_read(v, &j, &keys);
         json_keys_close(&keys);
