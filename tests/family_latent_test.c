@@ -106,6 +106,102 @@ static void test_rows(void **state)
     assert_true(s->ropes[0].scale == 1);
 }
 
+/* A GGUF file of an architecture; gate above up in one tensor of experts. */
+static void latent_gguf(const char *arch)
+{
+    static const struct {
+        const char *key;
+        int value;
+    } ints[] = {{"block_count", N_LAYERS},
+                {"embedding_length", DIM},
+                {"feed_forward_length", FFN},
+                {"context_length", 4096},
+                {"attention.head_count", HEADS},
+                {"attention.head_count_kv", 1},
+                {"attention.key_length", LATENT + TURNED},
+                {"attention.value_length", LATENT},
+                {"attention.key_length_mla", KEY + TURNED},
+                {"attention.value_length_mla", VALUE},
+                {"attention.kv_lora_rank", LATENT},
+                {"rope.dimension_count", TURNED},
+                {"expert_count", EXPERTS},
+                {"expert_used_count", 2},
+                {"expert_shared_count", 1},
+                {"expert_feed_forward_length", 96}};
+    static const struct line lines[] = {{"attn_norm.weight", DIM, 0},
+                                        {"attn_q.weight", HEADS * (KEY + TURNED), DIM},
+                                        {"attn_kv_a_mqa.weight", LATENT + TURNED, DIM},
+                                        {"attn_kv_a_norm.weight", LATENT, 0},
+                                        {"attn_k_b.weight", HEADS * LATENT, KEY},
+                                        {"attn_v_b.weight", HEADS * VALUE, LATENT},
+                                        {"attn_output.weight", DIM, HEADS * VALUE},
+                                        {"ffn_norm.weight", DIM, 0},
+                                        {"ffn_gate_inp.weight", EXPERTS, DIM},
+                                        {"ffn_gate_shexp.weight", 96, DIM},
+                                        {"ffn_up_shexp.weight", 96, DIM},
+                                        {"ffn_down_shexp.weight", DIM, 96},
+                                        {"ffn_gate_up_exps.weight", EXPERTS * 192, DIM},
+                                        {"ffn_down_exps.weight", EXPERTS * DIM, 96}};
+    char key[100];
+    start(SOURCE_GGUF);
+    set_str("general.architecture", arch);
+    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++) {
+        snprintf(key, sizeof key, "%s.%s", arch, ints[i].key);
+        set_int(key, ints[i].value);
+    }
+    add("token_embd.weight", 2, VOCAB, DIM);
+    add("output_norm.weight", 1, DIM, 0);
+    add_layers("blk.", lines, sizeof lines / sizeof *lines);
+}
+
+/* Queries of mistral4 grow whether the file says so or not, those of deepseek2 if it says so. */
+static void test_growth_in_gguf(void **state)
+{
+    (void)state;
+    const struct shape *s = &model.shape;
+    latent_gguf("mistral4");
+    expect_bad("original_max_position_embeddings: missing");
+    set_int("mistral4.rope.scaling.original_context_length", 64);
+    expect_good();
+    assert_true(s->query_beta == 0.1f && s->query_period == 64 && s->route_alone == 0);
+    assert_int_equal(family_source_row(&model, ROLE_UP, 97), 192 + 96 + 1);
+    set_float("mistral4.attention.temperature_scale", 0);
+    expect_good();
+    assert_true(s->query_beta == 0 && s->query_period == 0);
+    latent_gguf("deepseek2");
+    set_int("deepseek2.rope.scaling.original_context_length", 64);
+    expect_good();
+    assert_true(s->query_beta == 0 && s->query_period == 0);
+    set_float("deepseek2.attention.temperature_scale", 0.5);
+    set_int("deepseek2.attention.temperature_length", 32);
+    expect_good();
+    assert_true(s->query_beta == 0.5f && s->query_period == 32);
+    set_int("deepseek2.attention.temperature_length", 0);
+    expect_bad("deepseek2.attention.temperature_length");
+    latent_gguf("deepseek2");
+    set_float("deepseek2.attention.temperature_scale", -1);
+    expect_bad("deepseek2.attention.temperature_scale: -1 is out of range");
+}
+
+/* Of gate and up a file has one tensor, or two. */
+static void test_experts_in_gguf(void **state)
+{
+    (void)state;
+    latent_gguf("deepseek2");
+    tensor("blk.1.ffn_gate_up_exps.weight")->dims[0] /= 2;
+    expect_bad("blk.1.ffn_gate_up_exps.weight: expected [768, 512]");
+    latent_gguf("deepseek2");
+    drop("blk.1.ffn_gate_up_exps.weight");
+    expect_bad("blk.1.ffn_gate_up_exps.weight: missing");
+    drop("blk.0.ffn_gate_up_exps.weight");
+    expect_bad("blk.0.ffn_gate_exps.weight: missing");
+    latent_gguf("deepseek2");
+    add("blk.0.ffn_up_exps.weight", 2, EXPERTS * 96, DIM);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_bad("blk.0.ffn_up_exps.weight: unsupported");
+}
+
 static void test_layers_by_name(void **state)
 {
     (void)state;
@@ -189,6 +285,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_growth_in_gguf),
+        cmocka_unit_test(test_experts_in_gguf),
         cmocka_unit_test(test_layers_by_name),
         cmocka_unit_test(test_bad_sizes),
         cmocka_unit_test(test_bad_files),

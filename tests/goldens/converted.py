@@ -35,7 +35,7 @@ PUBLISHED = {  # keys of published files that transformers does not know
     "solar_open": {"intermediate_size": 64, "partial_rotary_factor": 1.0},
 }
 LEFT_OUT = {"lfm2_moe-plain": "routed_scaling_factor", "granitemoehybrid-experts": "RoPE in a model with Mamba-2",
-            "nemotron_h-dense": "that it has no experts", "nemotron_h-bare": "that it has no experts"}  # by the converter
+            "nemotron_h-dense": "that it has no experts", "nemotron_h-bare": "that it has no experts", "mistral4-scored": "llama_4_scaling_beta"}  # by the converter
 
 
 def complete(config):
@@ -56,7 +56,14 @@ def complete(config):
         text |= {key: [config.get(key, number)] * config["num_hidden_layers"]
                  for key, number in (("moe_intermediate_size", config["intermediate_size"]), ("num_shared_expert", 1), ("moe_topk", 1))}
         del config["moe_topk"]
-    return {**text, **PUBLISHED.get(kind, {}), **config, "architectures": [names[kind]]}
+    name = "Mistral3ForConditionalGeneration" if kind == "mistral4" else names[kind]  # with a tower, all that are published
+    return {**text, **PUBLISHED.get(kind, {}), **config, "architectures": [name]}
+
+
+def each_class(of):
+    yield of
+    for sub in of.__subclasses__():
+        yield from each_class(sub)
 
 
 def convert(llama_cpp, folder, out, said):
@@ -74,15 +81,10 @@ def convert(llama_cpp, folder, out, said):
         path = pathlib.Path(folder)
         kind = base.get_model_architecture(base.ModelBase.load_hparams(path, False), base.ModelType.TEXT)
         reader = conversion.get_model_class(kind)
-
-        class WithoutVocabulary(reader):
-            model_arch = reader.model_arch
-            no_mtp = True
-
-            def set_vocab(self):
-                self._set_vocab_none()
+        for model in each_class(base.TextModel):  # one reader may hold another
+            model.no_mtp, model.set_vocab = True, base.TextModel._set_vocab_none
         with torch.inference_mode():
-            WithoutVocabulary(path, gguf.LlamaFileType.ALL_F32, pathlib.Path(out)).write()
+            reader(path, gguf.LlamaFileType.ALL_F32, pathlib.Path(out)).write()
         said.put("")
     except Exception as e:  # whatever its reason, it is printed
         said.put(f"{type(e).__name__}: {e}".splitlines()[0][:150])

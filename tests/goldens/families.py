@@ -520,7 +520,7 @@ def write_gguf(path, spec, tensors):
     gguf_own_keys(w, c, tensors)
     w.add_tokenizer_model("none")
     if kind in latent.FAMILIES:
-        tensors = latent.of_heads(c, tensors)
+        tensors = latent.gguf_names(c, tensors)
     if kind in states.FAMILIES:
         tensors = dict(states.gguf_names(c, tensors))
     if kind in gemma4.FAMILIES:

@@ -69,16 +69,21 @@ def specs(common):
     }
 
 
+PUBLISHED_BETA = 0.1
 OLD_GGUF = ("deepseek_v2",)  # in one matrix a layer, as before 2025
-ARCHITECTURES = {kind: "deepseek2" for kind in FAMILIES}
+ARCHITECTURES = {**{kind: "deepseek2" for kind in FAMILIES}, "mistral4": "mistral4"}
 
 
-def of_heads(c, tensors):
-    """kv_b_proj as GGUF files hold it: of every head a matrix from queries to the latent, and one from there to outputs."""
+def gguf_names(c, tensors):
+    """kv_b_proj as GGUF files hold it: of every head a matrix from queries to the latent, and one from there to outputs. Of
+    experts that one tensor has, gate stays above up, as llama.cpp's converter leaves mistral4."""
     out = {}
     if c["model_type"] in OLD_GGUF:
         return tensors
     for name, x in tensors.items():
+        if name.endswith(".experts.gate_up_proj") or name.endswith(".experts.down_proj"):
+            out[f"blk.{name.split('.')[2]}.ffn_{name.split('.')[-1].removesuffix('_proj')}_exps.weight"] = x
+            continue
         if not name.endswith("kv_b_proj.weight"):
             out[name] = x
             continue
@@ -112,8 +117,10 @@ def gguf_keys(w, c):
         w.add_rope_scaling_factor(rope["factor"])
         w.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    if rope.get("llama_4_scaling_beta", PUBLISHED_BETA) != PUBLISHED_BETA:  # which llama.cpp's converter leaves out
+        w.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+        w.add_attn_temperature_length(rope["original_max_position_embeddings"])
 
 
 FUSED = ("deepseek_v3-wide-fused",)
-NO_GGUF = {"deepseek_v3-wide-fused": "mscale, rope_interleave", "glm4_moe_lite-types": "mlp_layer_types", "deepseek_v2-yarn": "groups",
-           "mistral4-plain": "", "mistral4-scored": ""}
+NO_GGUF = {"deepseek_v3-wide-fused": "mscale, rope_interleave", "glm4_moe_lite-types": "mlp_layer_types", "deepseek_v2-yarn": "groups"}

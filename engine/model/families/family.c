@@ -81,11 +81,8 @@ enum err family_float(const struct source *s, const char *name, const char *key,
 enum err family_flag(const struct source *s, const char *name, const char *key, int *out)
 {
     char full[NAME_BYTES];
-    int value = 0, found = 0;
-    TRY(source_bool(s, full_key(full, name, key), &value, &found));
-    if (found)
-        *out = value;
-    return OK;
+    int found = 0;
+    return source_bool(s, full_key(full, name, key), out, &found); // absent: *out stays
 }
 
 enum err family_number(const struct source *s, const char *tensor, double *out)
@@ -186,6 +183,13 @@ enum err family_heads(const struct source *s, const char *name, struct shape *sh
     return OK;
 }
 
+/* How the file calls a role's tensor. */
+static const char *name_in_file(const struct family_model *m, enum tensor_role role)
+{
+    return m->fused && (role == ROLE_GATE || role == ROLE_UP) ? "ffn_gate_up_exps.weight"
+                                                              : m->names->roles[role];
+}
+
 /* A role's tensor name; "%d" becomes the part. */
 static void part_name(const char *name, int part, char buf[NAME_BYTES])
 {
@@ -206,9 +210,9 @@ static const char *tensor_name(const struct family_model *m, enum tensor_role ro
                                int part, char buf[NAME_BYTES])
 {
     char name[NAME_BYTES];
-    if (!m->names->roles[role])
+    if (!name_in_file(m, role))
         return NULL;
-    part_name(m->names->roles[role], part, name);
+    part_name(name_in_file(m, role), part, name);
     if (role_place(role) == ROLE_IN_DECODER)
         snprintf(buf, NAME_BYTES, "%s%s%d.%.80s", m->prefix, m->names->layer,
                  file_layer(m, role, layer), name);
@@ -244,7 +248,7 @@ int family_file_row(const struct family_model *m, enum tensor_role role, int row
 
 int family_parts(const struct family_model *m, enum tensor_role role)
 {
-    const char *name = m->names->roles[role];
+    const char *name = name_in_file(m, role);
     int n, k;
     if (!name || !strstr(name, "%d"))
         return 1;
@@ -535,7 +539,7 @@ static int is_role(const struct family_model *m, const char *name, int layer)
         if (role_place(role) != ROLE_IN_DECODER || !(m->roles & ROLE_BIT(role)) || !here)
             continue;
         for (int part = 0; part < family_parts(m, role); part++) {
-            part_name(m->names->roles[role], part, of_part);
+            part_name(name_in_file(m, role), part, of_part);
             if (strcmp(name, of_part) == 0)
                 return 1;
         }

@@ -38,6 +38,7 @@ struct family_model {
     role_set transposed; // ROLE_BIT()s of matrices stored as [k, n]
     role_set plus_one;   // ROLE_BIT()s of vectors stored minus 1
     role_set logs;       // ROLE_BIT()s of vectors of numbers < 0 stored as log(-x)
+    int fused;             // 1: a GGUF file that has experts' gate above up, in one tensor
     float factor[N_ROLES]; // on a vector, beyond what is stored; 0: none. Those of ROLE_STATE_V, K
                            // and Q are on the weights that the convolution multiplies these by
     struct family_cut cut[N_ROLES];
@@ -100,7 +101,7 @@ struct family_unused {
     X("solar_open", "", "solar_open", "SolarOpenForCausalLM", family_glm4_moe_read)                \
     X("deepseek_v3", "deepseek2", "deepseek_v3", "DeepseekV3ForCausalLM", family_deepseek_v3_read) \
     X("deepseek_v2", "", "deepseek_v2", "DeepseekV2ForCausalLM", family_deepseek_v2_read)          \
-    X("mistral4", "", "mistral4", "Mistral4ForCausalLM", family_mistral4_read)                     \
+    X("mistral4", "mistral4", "mistral4", "Mistral4ForCausalLM", family_mistral4_read)             \
     X("glm4_moe_lite", "", "glm4_moe_lite", "Glm4MoeLiteForCausalLM", family_glm4_moe_lite_read)   \
     X("dots1", "dots1", "dots1", "Dots1ForCausalLM", family_dots1_read)                            \
     X("minimax_m2", "minimax-m2", "minimax_m2", "MiniMaxM2ForCausalLM", family_minimax_m2_read)    \
@@ -234,8 +235,9 @@ enum err latent_sizes(const struct source *s, const char *name, struct shape *sh
 struct rope;
 enum err latent_order(struct family_model *m, const struct source *s, const struct rope *rope);
 void latent_rope_gguf(struct rope *rope);
-/* Queries that grow with their position; `original`: the period if the file describes no RoPE. */
-enum err family_growth(const struct source *s, struct shape *shape, int original);
+/* Queries that grow with their position; `original`: the period if config.json describes no RoPE.
+ * What GGUF files do not say stays as it is in the shape. */
+enum err family_growth(const struct source *s, const char *name, struct shape *shape, int original);
 /* mistral4, alone or as the text part of mistral3. */
 enum err family_mistral4_text(struct family_model *m, const struct source *s, const char *name,
                               const char *const prefixes[2]);

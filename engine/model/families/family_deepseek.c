@@ -1,7 +1,8 @@
 /* engine/model/families/family_deepseek.c - deepseek_v3 (also Kimi K2), glm4_moe_lite
  * (GLM-4.7-Flash), deepseek_v2 and mistral4: llama with latent attention, experts, a shared one,
  * and first layers without. The first two have DeepSeek's router, the others a softmax; queries of
- * mistral4 grow with their position. GGUF files of the others are "deepseek2", read as deepseek_v3.
+ * mistral4 grow with their position. GGUF files of the others are "deepseek2", read as deepseek_v3;
+ * of those that Mistral's own files became, queries grow, too.
  *
  * Owns: their tensor names. */
 #include "engine/model/families/family.h"
@@ -82,7 +83,7 @@ static enum err read_deepseek2(struct family_model *m, const struct source *s, c
     d.router |= gating == 2 ? ROUTER_LOGISTIC : 0;
     TRY(read(m, s, name, &d));
     m->shape.group_best = gating == 1 && m->shape.n_groups > 0; // deepseek_v2
-    return OK;
+    return family_growth(s, name, &m->shape, 0);
 }
 
 enum err family_deepseek_v3_read(struct family_model *m, const struct source *s, const char *name)
@@ -129,6 +130,7 @@ enum err family_deepseek_v2_read(struct family_model *m, const struct source *s,
 }
 
 #define MISTRAL4_ORIGINAL 8192
+#define MISTRAL4_BETA     0.1f // of each published model; llama.cpp's converter leaves it out
 
 enum err family_mistral4_text(struct family_model *m, const struct source *s, const char *name,
                               const char *const prefixes[2])
@@ -145,12 +147,14 @@ enum err family_mistral4_text(struct family_model *m, const struct source *s, co
                                       .truncate = 1};
     struct family_dialect d = {.first_dense_key = "first_k_dense_replace",
                                .route_alone = 1,
+                               .route_all = 1,
                                .router = ROUTER_KEYS,
                                .rope = &usual,
                                .tied = 0,
                                .prefixes = {prefixes[0], prefixes[1]}};
+    m->shape.query_beta = MISTRAL4_BETA;
     TRY(read(m, s, name, &d));
-    return family_growth(s, &m->shape, MISTRAL4_ORIGINAL);
+    return family_growth(s, name, &m->shape, MISTRAL4_ORIGINAL);
 }
 
 enum err family_mistral4_read(struct family_model *m, const struct source *s, const char *name)

@@ -63,13 +63,8 @@ static const struct family_names names_experts = {
         [ROLE_EXPERT_NORM_W] = "pre_ffw_norm_2.weight",                                            \
         [ROLE_EXPERT_POST_W] = "post_ffw_norm_2.weight",                                           \
         [ROLE_SHARED_POST_W] = "post_ffw_norm_1.weight"
-#define FUSED "ffn_gate_up_exps.weight"
 static const struct family_names names_gguf = {"blk.", {GGUF_LAYER, GGUF_GATE, GGUF_MLP}};
-static const struct family_names names_gguf_apart = {"blk.", {GGUF_EXPERT_LAYER, GGUF_ALL_EXPERTS}};
-static const struct family_names names_gguf_fused = {
-    "blk.",
-    {GGUF_EXPERT_LAYER, [ROLE_GATE] = FUSED, [ROLE_UP] = FUSED,
-     [ROLE_DOWN] = "ffn_down_exps.weight"}};
+static const struct family_names names_gguf_moe = {"blk.", {GGUF_EXPERT_LAYER, GGUF_ALL_EXPERTS}};
 
 static void set_layers(struct shape *s)
 {
@@ -142,7 +137,7 @@ static enum err read_experts(const struct source *s, const char *name, struct sh
         snprintf(full, sizeof full, "%s.expert_count", name);
         TRY(source_int(s, full, 0, SHAPE_EXPERTS_MAX, &n, &found));
         if (n > 0)
-            d->gguf = source_find(s, "blk.0." FUSED) ? &names_gguf_fused : &names_gguf_apart;
+            d->gguf = &names_gguf_moe;
         d->gguf_experts = d->gguf;
         d->shared_ffn_key = "intermediate_size";
         shape->expert_norms = shape->route_scales = n > 0;
@@ -399,8 +394,6 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
     TRY(read_experts(s, name, shape, &d));
     TRY(gguf ? read_wide_gguf(s, name, shape) : read_wide(s, name, shape));
     TRY(family_read_dialect(m, s, name, &d));
-    if (m->names == &names_gguf_fused)
-        family_cut_experts(m);
     TRY(end_wide(s, name, shape));
     TRY(end_shared(s, name, shape));
     TRY(gguf ? read_tied_gguf(s, shape) : OK);

@@ -309,19 +309,24 @@ static enum err read_experts(const struct source *s, const char *name,
     return read_router(s, name, d, shape);
 }
 
-/* Chooses names: a tensor per expert, or one tensor of all, by the first one found. */
+/* Chooses names: a tensor per expert, or one tensor of all, by the first one found. GGUF files of
+ * the second kind have gate and up apart, or gate above up. */
 static void choose_names(struct family_model *m, const struct source *s,
                          const struct family_names *of_all)
 {
     const struct family_names *each = m->names;
+    const int first = shape_first_layer(&m->shape, 1);
     if (!of_all)
         return;
     m->names = of_all;
-    if (!family_tensor(m, s, ROLE_DOWN, shape_first_layer(&m->shape, 1))) {
+    if (!family_tensor(m, s, ROLE_DOWN, first)) {
         m->names = each;
-    } else if (s->kind == SOURCE_HF) {
-        family_cut_experts(m);
+        return;
     }
+    m->fused = s->kind == SOURCE_GGUF && m->shape.gated;
+    m->fused = m->fused && family_tensor(m, s, ROLE_GATE, first);
+    if (m->fused || s->kind == SOURCE_HF)
+        family_cut_experts(m);
 }
 
 /* Biases as stated by config.json; in other files, by presence. */

@@ -33,12 +33,13 @@ static const struct rope usual_rope = {.kind = ROPE_YARN,
                                        .mscale_all_dim = 1,
                                        .truncate = 1};
 
-enum err family_growth(const struct source *s, struct shape *shape, int original)
+enum err family_growth(const struct source *s, const char *name, struct shape *shape, int original)
 {
     static const struct {
         const char *beta, *period;
     } keys[] = {
-        {"mistral3.attention.temperature_scale", "mistral3.rope.scaling.original_context_length"},
+        {".attention.temperature_scale", ".rope.scaling.original_context_length"},
+        {".attention.temperature_scale", ".attention.temperature_length"},
         {"rope_scaling.llama_4_scaling_beta", "rope_scaling.original_max_position_embeddings"},
         {"rope_parameters.llama_4_scaling_beta",
          "rope_parameters.original_max_position_embeddings"}};
@@ -48,12 +49,12 @@ enum err family_growth(const struct source *s, struct shape *shape, int original
     source_weigh(s, "rope_scaling", &ignored, &old);
     source_weigh(s, "rope_parameters", &ignored, &new);
     if (s->kind == SOURCE_GGUF || old || new) {
-        beta = s->kind == SOURCE_GGUF ? 0 : -1;
+        beta = s->kind == SOURCE_GGUF ? (double)shape->query_beta : -1;
         period = 0;
     }
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        TRY(family_float(s, "", keys[i].beta, 0, 1e3, &beta));
-        TRY(source_int(s, keys[i].period, 1, PERIOD_MAX, &period, &found));
+        TRY(family_float(s, name, keys[i].beta, 0, 1e3, &beta));
+        TRY(family_one_int(s, name, keys[i].period, 1, PERIOD_MAX, &period, &found));
     }
     if (beta < 0 || (beta > 0 && period == 0))
         return family_fail(s, "", "rope_parameters", "%s: missing",
@@ -76,7 +77,7 @@ static enum err read_text(struct family_model *m, const struct source *s, const 
                                                      .windows = WINDOWS_HAVE,
                                                      .window = grows ? 0 : FAMILY_WINDOW,
                                                      .prefixes = {prefixes[0], prefixes[1]}}));
-    return grows ? family_growth(s, &m->shape, ORIGINAL) : OK;
+    return grows ? family_growth(s, name, &m->shape, ORIGINAL) : OK;
 }
 
 enum err family_ministral3_read(struct family_model *m, const struct source *s, const char *name)
