@@ -344,6 +344,28 @@ static void start_gguf_experts(void)
     set_int(G "expert_feed_forward_length", INNER);
 }
 
+/* In files of NVFP4 the router's scales are factors of the matrices. */
+static void test_gguf_nvfp4_experts(void **state)
+{
+    static const struct line fused[] = {{"ffn_gate_up_exps.weight", EXPERTS * 2 * 64, DIM}};
+    (void)state;
+    for (int scaled = 0; scaled < 2; scaled++) {
+        start_gguf_experts();
+        set_int(G "expert_feed_forward_length", 64);
+        add_layers("blk.", fused, 1);
+        for (int i = 0; i < N_LAYERS; i++) {
+            char name[60];
+            snprintf(name, sizeof name, "blk.%d.ffn_down_exps.weight", i);
+            struct source_tensor *t = tensor(name);
+            t->dims[1] = 64;
+            t->dtype = scaled ? DTYPE_BF16 : DTYPE_NV4_64;
+            t->n_bytes = dtype_row_bytes(t->dtype, 64) * EXPERTS * DIM;
+        }
+        expect_good();
+        assert_int_equal(model.shape.route_scales, scaled);
+    }
+}
+
 /* Gate and up in one tensor, or in two. */
 static void test_gguf_experts(void **state)
 {
@@ -586,12 +608,19 @@ static void test_gguf_lent(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wide),         cmocka_unit_test(test_long_window),
-        cmocka_unit_test(test_values),       cmocka_unit_test(test_experts),
-        cmocka_unit_test(test_missing),      cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_gguf),         cmocka_unit_test(test_gguf_experts),
-        cmocka_unit_test(test_gguf_refused), cmocka_unit_test(test_lent),
-        cmocka_unit_test(test_lent_refused), cmocka_unit_test(test_gguf_lent),
+        cmocka_unit_test(test_wide),
+        cmocka_unit_test(test_long_window),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_gguf),
+        cmocka_unit_test(test_gguf_experts),
+        cmocka_unit_test(test_gguf_nvfp4_experts),
+        cmocka_unit_test(test_gguf_refused),
+        cmocka_unit_test(test_lent),
+        cmocka_unit_test(test_lent_refused),
+        cmocka_unit_test(test_gguf_lent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * sanitizer build adds that nothing leaks and nothing outside a buffer is touched. Gnn: the
  * project's catalogue of bad inputs. */
 #include <fcntl.h>
+#include <math.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -304,10 +305,69 @@ static void test_tensors(void **state) // G10 to G13
     }
     one_tensor("t", 1ull << 61, 0, 27, 0);
     expect_bad("tensor \"t\": tensor type i64 is not supported", "");
-    one_tensor("t", 256, 1, 40, 0);
-    expect_bad("tensor \"t\": tensor type nvfp4 is not supported", "");
     one_tensor("t", 256, 1, 15, 0); // of activations: no file has it
     expect_bad("tensor \"t\": tensor type q8_k is not supported", "");
+}
+
+/* Two matrices of 3 rows of NVFP4 and their factors, of which the second is `second`. Of 16 numbers
+ * the first 8 have code 2, the others 5; scales are 1, -1, NaN and 2, but the last one. */
+static void nvfp4_tensors(uint64_t n_factors, uint32_t type, float second, uint8_t last_scale)
+{
+    const uint64_t bytes = 6 * 4 * 36;
+    const float factors[2] = {0.5f, second};
+    static const uint8_t scales[4] = {0x38, 0xb8, 0x7f, 0x40};
+    start(2, 0);
+    put_str("x.weight");
+    put_u32(3);
+    put_u64(256);
+    put_u64(3);
+    put_u64(2);
+    put_u32(40);
+    put_u64(0);
+    tensor("x.scale", n_factors, 0, type, bytes);
+    data(0);
+    for (uint64_t i = 0; i < bytes; i++)
+        put_u8(i == bytes - 36 + 3 ? last_scale : i % 36 < 4 ? scales[i % 36] : 0x52);
+    put(factors, sizeof factors);
+    data(64);
+}
+
+static void test_nvfp4(void **state)
+{
+    (void)state;
+    uint8_t row[148];
+    one_tensor("t", 96, 1, 40, 0);
+    expect_bad("tensor \"t\": row of 96 numbers is not a multiple of the block of nv4_64, 64", "");
+    one_tensor("t", 256, 29, 40, 0); // 4176 bytes
+    expect_bad("tensor \"t\": offset 96: ends at 4272, the file has 4192", "incomplete download");
+    static const float bad[] = {0, -1, NAN, INFINITY, 1e-40f};
+    for (int i = 0; i < 5; i++) {
+        nvfp4_tensors(2, 0, bad[i], 1);
+        expect_bad("tensor \"x.scale\": ", " is no factor");
+    }
+    nvfp4_tensors(1, 0, 2, 1);
+    expect_bad("tensor \"x.scale\": expected [2] f32, factors of \"x.weight\"", "");
+    nvfp4_tensors(2, 1, 2, 1);
+    expect_bad("tensor \"x.scale\": expected [2] f32", "");
+    nvfp4_tensors(2, 0, 2, 0xff);
+    struct gguf *g = expect_ok();
+    const struct source_tensor *t = gguf_find(g, "x.weight");
+    assert_true(t->dtype == DTYPE_NV4_256 && t->n_bytes == 6 * 148);
+    assert_true(gguf_is_part(g, "x.scale") && gguf_is_part(g, "x.input_scale"));
+    assert_false(gguf_is_part(g, "x.weight") || gguf_is_part(g, "y.scale"));
+    for (int64_t i = 0; i < 5; i++) {
+        const float d = i < 3 ? 0.5f : 2; // a scale of 1
+        float numbers[256];
+        assert_int_equal(gguf_read(g, t, i * 148, 148, row), OK);
+        dtype_decode_row(t->dtype, row, 256, numbers);
+        for (int j = 0; j < 256; j++) { // the sign of a scale is ignored, NaN is 0
+            const float scale = j / 16 % 4 == 2 ? 0 : j / 16 % 4 == 3 ? 2 * d : d;
+            assert_true(numbers[j] == scale * (j % 16 < 8 ? 1.0f : 3.0f));
+        }
+    }
+    assert_int_equal(gguf_read(g, t, 5 * 148, 148, row), ERR_INPUT);
+    message_check("tensor \"x.weight\": row 5: a scale is no number (0xff)", "");
+    gguf_close(g);
 }
 
 static void two_tensors(uint64_t k, uint64_t first, uint64_t second)
@@ -405,8 +465,9 @@ int main(void)
         cmocka_unit_test(test_counts),       cmocka_unit_test(test_keys),
         cmocka_unit_test(test_arrays),       cmocka_unit_test(test_large_strings),
         cmocka_unit_test(test_bools),        cmocka_unit_test(test_alignment),
-        cmocka_unit_test(test_tensors),      cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_vocab),        cmocka_unit_test(test_memory_small),
+        cmocka_unit_test(test_tensors),      cmocka_unit_test(test_nvfp4),
+        cmocka_unit_test(test_offsets),      cmocka_unit_test(test_vocab),
+        cmocka_unit_test(test_memory_small),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -170,6 +170,32 @@ def writer_check(folder, n_per_part):
         report(f"{label} {key}", got == want, f"{got} for {want}")
 
 
+def nvfp4_check(folder):
+    """NVFP4 has the numbers of gguf-py, times the factor of its matrix; the factor rounds a scale, not a number."""
+    path, quant = os.path.join(folder, "nvfp4.gguf"), gguf.quants.NVFP4
+    w, want = gguf.GGUFWriter(path, "llama"), {}
+    for name, n, rows, k in (("wide", 1, 67, 1536), ("narrow", 1, 5, 320), ("experts", 3, 34, 512)):
+        blocks = rng.integers(0, 256, (n * rows, k // 64, 36), np.uint8)
+        blocks[..., :4][blocks[..., :4] == 0xFF] = 0x7F  # the reference ignores the sign of scales, and reads 0x7f as 0
+        blocks = blocks.reshape(n * rows, -1)
+        exact = gguf.quants.dequantize(blocks, Type.NVFP4).astype(np.float32).reshape(-1, 16)
+        w.add_tensor(name + ".weight", blocks.reshape(*([n] if n > 1 else []), rows, -1), raw_dtype=Type.NVFP4)
+        if name in ("wide", "experts"):
+            factors = (rng.random(n) * 1e-3 + 1e-5).astype(np.float32)
+            w.add_tensor(name + ".scale", factors)
+            scales = quant.ue4m3_to_fp32(blocks.reshape(-1, 36)[:, :4]).astype(np.float32).reshape(-1, 1) * np.float32(2)
+            scaled = scales * factors.repeat(len(scales) // n)[:, None]
+            exact = np.divide(exact, scales, out=exact.copy(), where=scales > 0) * scaled
+        want[name + ".weight"] = exact
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    for name, numbers in want.items():
+        got = np.frombuffer(read(path, "f32", name), np.uint32).reshape(1, -1)
+        compare(f"nvfp4 {name}", got, numbers.view(np.uint32).reshape(1, -1))
+
+
 def model_check(path):
     tensors = {}
     for t in gguf.GGUFReader(path).tensors:
@@ -182,6 +208,8 @@ def main():
     for n_per_part in (0, 7):
         with tempfile.TemporaryDirectory() as folder:
             writer_check(folder, n_per_part)
+    with tempfile.TemporaryDirectory() as folder:
+        nvfp4_check(folder)
     for path in sys.argv[1:]:
         model_check(path)
     return tally.end()

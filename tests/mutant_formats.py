@@ -27,6 +27,18 @@ fault("scales of bf16 are half on the device", "kernels/cuda/panel.cuh", "load_a
       "(load_as<uint16_t>(column + 2 * r) - 0x80) << 16);", CUDA)
 fault("a device's row of b4 is less 7", "kernels/cuda/rows.cu:b4_number", "half_byte(p + 2, i % n, n / 2) - 8",
       "half_byte(p + 2, i % n, n / 2) - 7", "simt_rows_test")
+NVFP4 = "engine/model/containers/gguf_nvfp4.c"
+GGUF_BAD = "gguf_bad_test"
+fault("GGUF's NVFP4: neighbours share a byte", NVFP4, "of[i % FILE_BLOCK / 16 * 8 + i % 8] >> (i % 16 / 8 * 4) & 15",
+      "of[i % FILE_BLOCK / 2] >> (i % 2 * 4) & 15", GGUF_BAD)
+fault("GGUF's NVFP4: scales have a sign", NVFP4, "scale == NAN_SCALE ? 0 : scale & 0x7f", "scale == NAN_SCALE ? 0 : scale", GGUF_BAD)
+fault("GGUF's NVFP4: a scale of 0x7f is NaN", NVFP4, "scale == NAN_SCALE ? 0 : scale & 0x7f", "scale & 0x7f", GGUF_BAD)
+fault("GGUF's NVFP4: a scale of 0xff is read", NVFP4, "if (scale == 0xff)", "if (0)", GGUF_BAD)
+fault("GGUF's NVFP4: rows are as large as in the file", NVFP4, "return gguf_is_nvfp4(t)\n", "return 0\n", GGUF_BAD)
+fault("GGUF's NVFP4: every expert has the first one's factor", "engine/model/containers/gguf.c", "f->offset + 4 * i, 4, factor", "f->offset + 0 * i, 4, factor", GGUF_BAD)
+fault("GGUF's NVFP4: a factor may be any number", "engine/model/containers/gguf.c", "isnormal(*factor) && *factor > 0\n", "1\n", GGUF_BAD)
+fault("GGUF's NVFP4: any tensor of factors will do", "engine/model/containers/gguf.c", "f->dims[0] != matrices_of(t))", "0)", GGUF_BAD)
+fault("gemma4: NVFP4's factors are the router's scales once more", "engine/model/families/family_gemma4.c", "n > 0 && !nvfp4;", "n > 0;", "family_gemma4_test")
 fault("a factor below 0 multiplies", "kernels/dtype_columns.h:e4m3_scaled", "factor < 0 ? f / -factor", "factor < 0 ? f * -factor",
       PANELS, QUANTIZED + " --only libraries")
 fault("a factor below 0 multiplies on AVX-512", "kernels/cpu/decode_avx512.c", "_mm512_mask_div_ps(d, divides, scale,",

@@ -159,9 +159,9 @@ def write_gguf(path, tensors, config, types=None):
         if config["rope_parameters"]["rope_type"] == "llama3":
             writer.add_tensor("rope_freqs.weight", rope_divisors(config))
     for name, data in tensors.items():
-        if arch == "llama" and ".q_proj." in name:
+        if arch == "llama" and ".q_proj." in name and data.size > 1:
             data = paired(data, config["num_attention_heads"])
-        if arch == "llama" and ".k_proj." in name:
+        if arch == "llama" and ".k_proj." in name and data.size > 1:
             data = paired(data, config["num_key_value_heads"])
         writer.add_tensor(gguf_name(name, OPT_NAMES if opt else LLAMA_NAMES),
                           np.ascontiguousarray(data), raw_dtype=(types or {}).get(name))
@@ -227,5 +227,41 @@ def grids(tally, place, a):
     packs(tally, "grids, and as f32", *files)
 
 
+def nvfp4_parts(r, n, k):
+    """A matrix as modelopt stores it, and as GGUF does: number i of 16 shares a byte with number i + 8."""
+    codes, scales = r.randint(0, 16, (n, k)).astype(np.uint8), r.randint(0, 127, (n, k // 16)).astype(np.uint8)
+    factor, of = np.float32(r.rand() * 1e-4 + 1e-5), codes.reshape(n, k // 64, 4, 2, 8)
+    halves = (of[..., 0, :] | of[..., 1, :] << 4).reshape(n, k // 64, 32)
+    blocks = np.concatenate([scales.reshape(n, k // 64, 4), halves], 2).reshape(n, -1)
+    own = {"": codes[:, ::2] | codes[:, 1::2] << 4, "_scale": scales.view(ml_dtypes.float8_e4m3fn), "_scale_2": factor}
+    return {".weight" + tail: x for tail, x in own.items()}, blocks, factor
+
+
+def nvfp4(tally, place, a):
+    """NVFP4 in GGUF gives the pack that the same checkpoint of modelopt gives."""
+    for dim, ffn in ((256, 512), (192, 320)):
+        config = llama(hidden_size=dim, intermediate_size=ffn, vocab_size=300)
+        r, plain = np.random.RandomState(dim), tensors_of(config, dim)
+        stored, types = {name: x.astype(ml_dtypes.bfloat16) for name, x in plain.items()}, {}
+        for name in [name for name, x in plain.items() if x.ndim == 2 and "layers" in name]:
+            own, blocks, factor = nvfp4_parts(r, *plain[name].shape)
+            del stored[name]
+            stored.update({name.removesuffix(".weight") + tail: x for tail, x in own.items()})
+            plain[name], types[name] = blocks, gguf.GGMLQuantizationType.NVFP4
+            plain[name.removesuffix("weight") + "scale"] = np.array([factor])
+            plain[name.removesuffix("weight") + "input_scale"] = np.array([factor * 2])  # of activations: not used
+        folder, file = place.at(f"modelopt-{dim}"), place.at(f"nvfp4-{dim}.gguf")
+        os.mkdir(folder)
+        with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+            json.dump({**config, "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, f)
+        save_file({name: np.ascontiguousarray(x) for name, x in stored.items()}, os.path.join(folder, "model.safetensors"))
+        write_gguf(file, plain, config, types)
+        packs(tally, f"nvfp4 {dim}, both", folder, file)
+        packs(tally, f"nvfp4 {dim}, GGUF", file)
+        place.sluice("pack", file, "-o", place.at(f"{dim}.pack"))
+        share = os.path.getsize(place.at(f"{dim}.pack")) / os.path.getsize(file)
+        tally.check(share < (1.05 if dim % 256 == 0 else 1.12), f"nvfp4 {dim}: a pack of {share:.3f} of the file")
+
+
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (formats, grids)))
+    sys.exit(trial.run_parts(__doc__, (formats, grids, nvfp4)))

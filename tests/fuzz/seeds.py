@@ -337,7 +337,7 @@ def gguf_seeds():
     for model in ("llama", "t5"):
         yield gguf_llama(20, "default", model=model)
     yield from gguf_experts()
-    for kind in range(40):  # one row of each format, as long as any needs
+    for kind in range(41):  # one row of each format, as long as any needs
         yield gguf([], [("t", (256,), kind, 1024)])
     yield b"GGML" + bytes(16)
 

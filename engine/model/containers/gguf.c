@@ -5,6 +5,7 @@
  * their index and the number of parts. A part may have no tensors. */
 #include "engine/model/containers/gguf.h"
 #include "engine/model/containers/gguf_header.h"
+#include "engine/model/containers/gguf_nvfp4.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,6 +15,7 @@
 
 #define GGUF_FILES_MAX UINT16_MAX // split.count is u16
 #define GGUF_LIST_MAX  1024       // integers of a list
+#define SCALE          ".scale"   // the factors' name, where the matrix has ".weight"
 
 struct gguf {
     int n_files;                   // entries of files[] to close
@@ -283,11 +285,92 @@ const struct source_tensor *gguf_find(const struct gguf *g, const char *name)
     return i < 0 ? NULL : &g->tensors[i];
 }
 
+/* The tensor that has `tail` where t's name has `own`; NULL: none. */
+static const struct source_tensor *beside(const struct gguf *g, const char *name, const char *own,
+                                          const char *tail)
+{
+    char other[GGUF_NAME_BYTES_MAX + 20];
+    const size_t n = strlen(name), n_own = strlen(own);
+    if (n < n_own || strcmp(name + n - n_own, own) != 0)
+        return NULL;
+    snprintf(other, sizeof other, "%.*s%s", (int)(n - n_own), name, tail);
+    return gguf_find(g, other);
+}
+
+int gguf_is_part(const struct gguf *g, const char *name)
+{
+    const struct source_tensor *of = beside(g, name, SCALE, ".weight");
+    of = of ? of : beside(g, name, ".input_scale", ".weight");
+    return of && gguf_is_nvfp4(of);
+}
+
+/* The factor of matrix i of an NVFP4 tensor; 1 without a tensor of factors. */
+static enum err factor_read(const struct gguf *g, const struct source_tensor *t, int64_t i,
+                            float *factor)
+{
+    const struct source_tensor *f = beside(g, t->name, ".weight", SCALE);
+    *factor = 1;
+    if (!f)
+        return OK;
+    TRY(gguf_header_read(&g->files[f->file], f->offset + 4 * i, 4, factor));
+    return isnormal(*factor) && *factor > 0
+               ? OK
+               : fail(ERR_INPUT, "%s: tensor \"%s\": %g is no factor", g->files[f->file].label,
+                      f->name, (double)*factor);
+}
+
+/* Matrices of a tensor, each with a factor. */
+static int64_t matrices_of(const struct source_tensor *t)
+{
+    return t->n_dims > 2 ? t->dims[0] : 1;
+}
+
+/* Checks the factors of all NVFP4 tensors. */
+static enum err factors_check(const struct gguf *g)
+{
+    for (int64_t i = 0; i < g->n_tensors; i++) {
+        const struct source_tensor *t = &g->tensors[i], *f = beside(g, t->name, ".weight", SCALE);
+        float factor;
+        if (!f || !gguf_is_nvfp4(t))
+            continue;
+        if (f->dtype != DTYPE_F32 || f->n_dims != 1 || f->dims[0] != matrices_of(t))
+            return fail(ERR_INPUT, "%s: tensor \"%s\": expected [%lld] f32, factors of \"%s\"",
+                        g->files[f->file].label, f->name, (long long)matrices_of(t), t->name);
+        for (int64_t m = 0; m < f->dims[0]; m++)
+            TRY(factor_read(g, t, m, &factor));
+    }
+    return OK;
+}
+
+/* The file's blocks are fewer bytes than the rows: they go to the end of buf. */
+static enum err nvfp4_read(const struct gguf *g, const struct source_tensor *t, int64_t offset,
+                           int64_t n_bytes, uint8_t *buf)
+{
+    const int64_t row_bytes = dtype_row_bytes(t->dtype, t->dims[t->n_dims - 1]);
+    const int64_t rows = t->n_bytes / row_bytes / matrices_of(t); // of a matrix
+    const int64_t n_file = gguf_file_bytes(t, n_bytes), step = gguf_file_bytes(t, row_bytes);
+    const uint8_t *blocks = buf + n_bytes - n_file;
+    float factor = 1;
+    CHECK(offset % row_bytes == 0 && n_bytes % row_bytes == 0);
+    TRY(gguf_header_read(&g->files[t->file], t->offset + gguf_file_bytes(t, offset), n_file,
+                         buf + n_bytes - n_file));
+    for (int64_t i = 0, row = offset / row_bytes; i < n_bytes / row_bytes; i++, row++) {
+        if (i == 0 || row % rows == 0)
+            TRY(factor_read(g, t, row / rows, &factor));
+        if (!gguf_nvfp4_row(t, factor, blocks + i * step, row_bytes, buf + i * row_bytes))
+            return fail(ERR_INPUT, "%s: tensor \"%s\": row %lld: a scale is no number (0xff)",
+                        g->files[t->file].label, t->name, (long long)row);
+    }
+    return OK;
+}
+
 enum err gguf_read(const struct gguf *g, const struct source_tensor *t, int64_t offset,
                    int64_t n_bytes, void *buf)
 {
     CHECK(t->file >= 0 && t->file < g->n_files);
     CHECK(offset >= 0 && n_bytes >= 0 && offset <= t->n_bytes && n_bytes <= t->n_bytes - offset);
+    if (gguf_is_nvfp4(t))
+        return nvfp4_read(g, t, offset, n_bytes, buf);
     return gguf_header_read(&g->files[t->file], t->offset + offset, n_bytes, buf);
 }
 
@@ -477,6 +560,7 @@ static enum err gguf_fill(struct gguf *g, const char *path)
 {
     TRY(files_open(g, path));
     TRY(tensors_join(g));
+    TRY(factors_check(g));
     return vocab_check(g);
 }
 

@@ -28,7 +28,9 @@ void gguf_close(struct gguf *g); // accepts NULL
 const struct source_tensor *gguf_tensors(const struct gguf *g, int64_t *n_tensors);
 /* NULL if there is none. */
 const struct source_tensor *gguf_find(const struct gguf *g, const char *name);
-/* As source_read(); the range must lie inside the tensor (CHECKed). */
+/* 1: a factor of an NVFP4 matrix, or of its inputs: NAME.scale, NAME.input_scale. */
+int gguf_is_part(const struct gguf *g, const char *name);
+/* As source_read(); the range must lie inside the tensor (CHECKed), and be whole rows of NVFP4. */
 enum err gguf_read(const struct gguf *g, const struct source_tensor *t, int64_t offset,
                    int64_t n_bytes, void *buf);
 

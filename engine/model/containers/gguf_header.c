@@ -5,6 +5,7 @@
  * string follows its 8-byte length and is moved down over the length once that is read, which
  * leaves room for a NUL: names need no copies. Strings inside arrays are not moved. */
 #include "engine/model/containers/gguf_header.h"
+#include "engine/model/containers/gguf_nvfp4.h"
 #include "engine/data/file.h"
 
 #include <ctype.h>
@@ -33,8 +34,8 @@ static const struct {
 
 /* Names of GGUF tensor types that sluice does not decode, for the message. */
 static const char *const other_tensor_types[] = {
-    [9] = "q8_1", [15] = "q8_k", [24] = "i8",    [25] = "i16",  [26] = "i32",
-    [27] = "i64", [28] = "f64",  [40] = "nvfp4", [41] = "q1_0",
+    [9] = "q8_1", [15] = "q8_k", [24] = "i8",  [25] = "i16",
+    [26] = "i32", [27] = "i64",  [28] = "f64", [41] = "q1_0",
 };
 
 /* ERR_INPUT "FILE: PLACE: ...". */
@@ -236,7 +237,9 @@ static enum err tensor_type_read(struct gguf_header *h, struct source_tensor *t)
 {
     uint32_t id;
     TRY(take_u32(h, "type", &id));
-    t->dtype = id <= INT32_MAX ? dtype_by_ggml_id((int)id) : N_DTYPES;
+    t->dtype = id == GGUF_NVFP4_ID ? gguf_nvfp4_dtype(t->dims[t->n_dims - 1])
+               : id <= INT32_MAX   ? dtype_by_ggml_id((int)id)
+                                   : N_DTYPES;
     if (t->dtype != N_DTYPES)
         return OK;
     const uint32_t n_others = sizeof other_tensor_types / sizeof *other_tensor_types;
@@ -301,6 +304,7 @@ static enum err tensors_place(struct gguf_header *h)
     int64_t expected = 0;
     for (int64_t i = 0; i < h->n_tensors; i++) {
         struct source_tensor *t = &h->tensors[i];
+        const int64_t n_bytes = gguf_file_bytes(t, t->n_bytes);
         int64_t end;
         place_set(h, "tensor", i);
         h->place_name_at = h->name_at[i];
@@ -311,9 +315,9 @@ static enum err tensors_place(struct gguf_header *h)
             return bad(h, "offset %lld, expected %lld (tensors must not overlap or leave gaps)",
                        (long long)t->offset, (long long)expected);
         t->offset += h->data_at; // both <= the file's size
-        if (__builtin_add_overflow(t->offset, t->n_bytes, &end))
+        if (__builtin_add_overflow(t->offset, n_bytes, &end))
             return bad(h, "data section overflows: offset %lld and %lld bytes",
-                       (long long)t->offset, (long long)t->n_bytes);
+                       (long long)t->offset, (long long)n_bytes);
         if (end > h->n_file_bytes)
             return bad(h, "offset %lld: ends at %lld, the file has %lld bytes: incomplete download",
                        (long long)t->offset, (long long)end, (long long)h->n_file_bytes);

@@ -101,7 +101,8 @@ const struct source_tensor *source_find(const struct source *s, const char *name
 
 int source_is_part(const struct source *s, const struct source_tensor *t)
 {
-    return quantized_is_part(s->quantized, t->name);
+    return s->kind == SOURCE_GGUF ? gguf_is_part(s->impl, t->name)
+                                  : quantized_is_part(s->quantized, t->name);
 }
 
 const char *source_format(const struct source *s, const struct source_tensor *t)

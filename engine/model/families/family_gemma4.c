@@ -140,7 +140,10 @@ static enum err read_experts(const struct source *s, const char *name, struct sh
             d->gguf = &names_gguf_moe;
         d->gguf_experts = d->gguf;
         d->shared_ffn_key = "intermediate_size";
-        shape->expert_norms = shape->route_scales = n > 0;
+        const struct source_tensor *down = source_find(s, "blk.0.ffn_down_exps.weight");
+        const int nvfp4 = down && (down->dtype == DTYPE_NV4_64 || down->dtype == DTYPE_NV4_256);
+        shape->expert_norms = n > 0;
+        shape->route_scales = n > 0 && !nvfp4; // there factors of the matrices hold them
         return OK;
     }
     TRY(family_flag(s, name, "enable_moe_block", &experts));
