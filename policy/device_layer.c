@@ -19,7 +19,7 @@ static int layer_ops(const struct shape *s)
 {
     const int norms = s->qk_norm != QK_NORM_NONE, rope = s->position == POSITION_ROPE;
     return 8 + 2 * norms + 2 * rope + shape_act_apart(s) + (s->n_experts > 0 ? 3 : 0) +
-           (s->layer_input > 0 ? 5 : 0);
+           (s->expert_dim > 0 ? 3 : 0) + (s->layer_input > 0 ? 5 : 0);
 }
 
 double device_launches_s(const struct setting *set)
@@ -36,7 +36,7 @@ static double row_bytes(const struct shape *s)
     const int turned = (s->qk_norm != QK_NORM_NONE) + (s->position == POSITION_ROPE);
     return 4 * (4.0 * s->dim + 2 * turned * q_k +
                 (2 * shape_act_apart(s) + s->gated) * used * s->ffn_dim +
-                4 * experts * ((double)s->dim + s->ffn_dim));
+                4 * experts * ((double)shape_expert_dim(s) + s->ffn_dim));
 }
 
 /* Only experts that a tile's tokens choose are read. Their matmuls are timed apart from the layer's
@@ -45,7 +45,7 @@ struct device_layer device_layer_s(const struct setting *set, double tokens, int
 {
     const struct shape *s = set->shape;
     const struct machine *m = set->machine;
-    const double mlp = (s->gated ? 3.0 : 2.0) * s->ffn_dim * s->dim;
+    const double mlp = (s->gated ? 3.0 : 2.0) * s->ffn_dim * shape_expert_dim(s);
     const double qkv = (double)shape_before_numbers(s, 0), out = (double)shape_after_numbers(s, 0);
     const double mlps = shape_mlps(s) * mlp, used = shape_mlps_used(s) * mlp;
     const double met = 1 - pow(1 - used / mlps, min_d(tokens, tile));

@@ -110,6 +110,8 @@ struct shape {
     int dense_dim;    // inner size of the MLP in layers without experts; 0: all layers have experts
     int shared_dim;   // inner size of the expert that every token uses in addition; 0: none
     int shared_gate;  // 1: its output is scaled by a logistic gate; 0: not scaled
+    int expert_dim;   // width of what experts read and of their sum, between a matrix that makes it
+                      // of what router and shared expert read, and one back; 0: dim
     int expert_norms; // 1: router and experts read norms of their own of what the layer's MLP norm
                       // reads; the outputs of experts and of the shared one have norms, too
     int qk_norm;      // enum qk_norm
@@ -290,6 +292,11 @@ static inline int shape_mlps(const struct shape *s)
 static inline int shape_mlps_used(const struct shape *s)
 {
     return s->n_experts > 0 ? s->n_experts_used : 1;
+}
+/* Numbers of a token that an expert reads and writes. */
+static inline int shape_expert_dim(const struct shape *s)
+{
+    return s->expert_dim > 0 ? s->expert_dim : s->dim;
 }
 /* Numbers of a token between the matrices of an MLP, in the widest layer, or, if these are more, of
  * all layers' inputs. */

@@ -51,6 +51,8 @@ static const char some[] = "family = qwen2_moe\nexperts = 6\nexperts_used = 2\ns
 static const char few[] = "family = qwen2_moe\nexperts = 6\nexperts_used = 2\nshared_ffn = 48\n"
                           "dense_ffn = 80\ndense_layers = 2\n";
 
+static const char narrow[] = "family = qwen3_moe\nexperts = 6\nexperts_used = 2\nexpert_dim = 32\n";
+
 /* Two for every number of the matrices that a token meets. */
 static void test_flops(void **state)
 {
@@ -60,6 +62,9 @@ static void test_flops(void **state)
     const int64_t beside = 3 * SHARED * DIM + DIM, dense = 3 * DENSE * DIM;
     assert_int_equal(flops_of(plain), 2 * (LAYERS * (attention + 3 * FFN * DIM) + head));
     assert_int_equal(flops_of(all), 2 * (LAYERS * (attention + experts) + head));
+    assert_int_equal(
+        flops_of(narrow),
+        2 * (LAYERS * (attention + 3 * USED * FFN * 32 + EXPERTS * DIM + 2 * DIM * 32) + head));
     assert_int_equal(flops_of(some),
                      2 * (LAYERS * attention + 2 * (experts + beside) + dense + head));
     assert_int_equal(flops_of(few), 2 * (LAYERS * attention + experts + beside + 2 * dense + head));
@@ -94,10 +99,17 @@ static void test_probe_lists(void **state)
         {.n = SHARED, .k = DIM},
         {.n = SHARED, .k = DIM, .joins = 1},
         {.n = DIM, .k = SHARED}};
+    const struct probe_tensor latent[] = {
+        {.n = EXPERTS * FFN, .k = 32, .experts = EXPERTS, .used = USED},
+        {.n = EXPERTS * FFN, .k = 32, .experts = EXPERTS, .used = USED, .joins = 1},
+        {.n = EXPERTS * 32, .k = FFN, .experts = EXPERTS, .used = USED},
+        {.n = 32, .k = DIM},
+        {.n = DIM, .k = 32}};
     const struct probe_tensor dense[] = {
         {.n = DENSE, .k = DIM}, {.n = DENSE, .k = DIM, .joins = 1}, {.n = DIM, .k = DENSE}};
     expect_list(plain, one, 3, FFN);
     expect_list(all, experts, 3, USED * FFN);
+    expect_list(narrow, latent, 5, USED * FFN);
     expect_list(some, experts, 6, USED * FFN + SHARED);
     expect_list(few, dense, 3, DENSE);
 }

@@ -106,13 +106,15 @@ static void test_patterns(void **state)
     expect_bad_pattern("", "hybrid_override_pattern: missing");
     expect_bad_pattern("M-*E", "n_routed_experts: missing");
     start_nemotron();
-    fake.types[0] = "mamba";
-    fake.types[1] = "mlp";
-    fake.types[2] = "attention";
-    fake.n_types = 3;
-    unset("hybrid_override_pattern");
-    set_int("moe_latent_size", 64);
-    expect_bad("moe_latent_size: unsupported in nemotron_h models");
+    struct family_unused unused;
+    set_int("moe_latent_size", 64); // no matter: there are no experts
+    add("mtp.layers.0.eh_proj.weight", 2, DIM, 2 * DIM);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_good();
+    family_unused(&model, &source, &unused);
+    assert_int_equal(model.shape.expert_dim, 0);
+    assert_true(family_has_word(unused.parts, "mtp"));
     start_nemotron();
     add("backbone.layers.1.mixer.gate_proj.weight", 2, FFN, DIM);
     source.tensors = fake.tensors;
@@ -385,16 +387,19 @@ static void test_nemotron_gguf(void **state)
 }
 
 #define MOE "nemotron_h_moe."
-static void test_nemotron_experts_gguf(void **state)
+enum { EXPERTS = 4, INNER = 96, NARROW = 64 };
+
+/* Experts of `wide` numbers; matrices between these and others, if they are not 0. */
+static void start_nemotron_experts_gguf(int wide)
 {
-    enum { EXPERTS = 4, INNER = 96 };
-    static const struct line experts[] = {
+    const int dim = wide > 0 ? wide : DIM;
+    const struct line experts[] = {
         {"ffn_gate_inp.weight", EXPERTS, DIM},      {"exp_probs_b.bias", EXPERTS, 0},
-        {"ffn_up_exps.weight", EXPERTS * FFN, DIM}, {"ffn_down_exps.weight", EXPERTS * DIM, FFN},
-        {"ffn_up_shexp.weight", INNER, DIM},        {"ffn_down_shexp.weight", DIM, INNER}};
-    (void)state;
+        {"ffn_up_exps.weight", EXPERTS * FFN, dim}, {"ffn_down_exps.weight", EXPERTS * dim, FFN},
+        {"ffn_up_shexp.weight", INNER, DIM},        {"ffn_down_shexp.weight", DIM, INNER},
+        {"ffn_latent_down.weight", dim, DIM},       {"ffn_latent_up.weight", DIM, dim}};
     start_nemotron_gguf("nemotron_h_moe");
-    add_to("blk.1", experts, 6);
+    add_to("blk.1", experts, wide > 0 ? 8 : 6);
     set_int(MOE "expert_count", EXPERTS);
     set_int(MOE "expert_used_count", 2);
     set_int(MOE "expert_feed_forward_length", FFN);
@@ -403,14 +408,17 @@ static void test_nemotron_experts_gguf(void **state)
     set_int(MOE "expert_group_count", 1);
     set_flag(MOE "expert_weights_norm", 1);
     set_float(MOE "expert_weights_scale", 2.5);
+}
+
+static void test_nemotron_experts_gguf(void **state)
+{
+    (void)state;
+    start_nemotron_experts_gguf(0);
     expect_good();
     const struct shape *s = &model.shape;
     assert_true(s->n_experts == EXPERTS && s->n_experts_used == 2 && s->ffn_dim == FFN);
     assert_true(s->shared_dim == INNER && s->route_logistic && s->route_bias);
     assert_true(s->route_scale == 2.5f && s->route_alone && s->dense_dim == 0);
-    set_int(MOE "moe_latent_size", 64);
-    expect_bad(MOE "moe_latent_size: unsupported in nemotron_h models");
-    unset(MOE "moe_latent_size");
     set_int(MOE "expert_gating_func", 1);
     expect_bad(MOE "expert_gating_func: 1 is unsupported in nemotron_h models");
     unset(MOE "expert_gating_func");
@@ -580,6 +588,50 @@ static void test_falcon_gguf(void **state)
     expect_bad("falcon-h1.block_count: missing");
 }
 
+/* Experts of Nemotron-3 Super read fewer numbers than the router and the shared expert. */
+static void test_nemotron_narrow_experts(void **state)
+{
+    static const struct {
+        double size;
+        const char *says;
+    } bad[] = {{48, MOE "moe_latent_size: unsupported: 48 (supported: multiples of 32 up to 512)"},
+               {DIM + 32, MOE "moe_latent_size: unsupported: 544"},
+               {0, MOE "moe_latent_size: out of range"},
+               {-32, MOE "moe_latent_size: out of range"},
+               {1 << 20, MOE "moe_latent_size: out of range"},
+               {96, "blk.1.ffn_up_exps.weight: expected [2560, 96], the file has [2560, 64]"}};
+    (void)state;
+    start_nemotron_experts_gguf(NARROW);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_bad("blk.1.ffn_up_exps.weight: expected [2560, 512]"); // the key is missing
+    set_int(MOE "moe_latent_size", NARROW);
+    expect_good();
+    assert_true(model.shape.expert_dim == NARROW && shape_expert_dim(&model.shape) == NARROW);
+    drop("blk.1.ffn_latent_up.weight");
+    expect_bad("blk.1.ffn_latent_up.weight: missing");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        start_nemotron_experts_gguf(NARROW);
+        set_int(MOE "moe_latent_size", bad[i].size);
+        expect_bad(bad[i].says);
+    }
+    start_nemotron_experts_gguf(DIM);
+    source.tensors = fake.tensors;
+    source.n_tensors = fake.n_tensors;
+    expect_bad("blk.1.ffn_latent_down.weight: unsupported: nemotron_h models have no such tensor");
+    set_int(MOE "moe_latent_size", DIM);
+    expect_good();
+    struct shape s = model.shape;
+    s.expert_dim = DIM + 32;
+    assert_string_equal(shape_check(&s), "expert_dim");
+    s.expert_dim = 48;
+    assert_string_equal(shape_check(&s), "expert_dim");
+    s.expert_dim = 64;
+    assert_null(shape_check(&s));
+    s.branch_scale = 0.5f; // the experts' sum must be added to x
+    assert_string_equal(shape_check(&s), "expert_dim");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -594,6 +646,7 @@ int main(void)
         cmocka_unit_test(test_falcon_factors),
         cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_falcon_gguf),
+        cmocka_unit_test(test_nemotron_narrow_experts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ fault("gemma4: the checksum of a record is its first row's", PACK + ":write_reco
 fault("gemma4: records may end beyond the embedding", MODEL + ":check_records", "model_record_bytes(l) * t->n <= l->n_bytes - t->offset", "1", "pack_kinds_test")
 fault("gemma4: packs do not say which layers share KV", "engine/model/pack.c", "    X(kv_own_layers) ", "    X(expert_norms) ", E2B)
 fault("gemma4: packs do not say how wide late MLPs are", "engine/model/pack.c", "    X(late_ffn_dim) ", "    X(expert_norms) ", E2B)
-fault("gemma4: packs do not say what layers' inputs are", "engine/model/pack.c", "    X(layer_input)\n", "    X(expert_norms)\n", E2B)
+fault("gemma4: packs do not say what layers' inputs are", "engine/model/pack.c", "    X(layer_input) ", "    X(expert_norms) ", E2B)
 fault("gemma4: hidden states are counted without what layers share", "policy/moves.c:moves_hidden", "shape_before_part(shape, N_PARTS)", "shape->dim", "simulate_test")
 fault("gemma4: hidden states are written without what layers share", "engine/line/stage.c:hidden_numbers", "shape_before_part(s, N_PARTS)", "s->dim", E2B)
 fault("gemma4: only hidden states are looked at for bad bytes", "engine/line/stage.c:token_came", "i < N_PARTS && err", "i < 1 && err", "state_run_test.py --only repairs")

@@ -55,6 +55,7 @@ state_v_dim = 48
 ffn = 64
 experts = 6
 experts_used = 2
+expert_dim = 64
 shared_ffn = 64
 vocab = 3000
 context = 512

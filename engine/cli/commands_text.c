@@ -87,6 +87,9 @@ static int put_experts(char out[VARIANTS_MAX][VARIANT_BYTES], int n, const struc
     if (dense > 0)
         snprintf(out[n++], VARIANT_BYTES, "one MLP of %d instead of experts in %d of %d layers",
                  s->dense_dim, dense, s->n_layers);
+    if (s->expert_dim > 0)
+        snprintf(out[n++], VARIANT_BYTES, "experts of %d numbers, made of the token's %d and back",
+                 s->expert_dim, s->dim);
     if (s->expert_norms)
         snprintf(out[n++], VARIANT_BYTES,
                  "norms of router, experts and the expert for every token");

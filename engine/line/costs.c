@@ -46,8 +46,9 @@ static int64_t mlp_numbers(const struct shape *s, int layer)
         return 0;
     if (!shape_has_experts(s, layer))
         return matrices * s->dim * (s->n_experts > 0 ? s->dense_dim : shape_ffn_dim(s, layer));
-    return s->dim * (matrices * ((int64_t)s->n_experts_used * s->ffn_dim + s->shared_dim) +
-                     s->n_experts + s->shared_gate);
+    return s->dim * (matrices * (int64_t)s->shared_dim + s->n_experts + s->shared_gate +
+                     2 * (int64_t)s->expert_dim) +
+           matrices * s->n_experts_used * s->ffn_dim * shape_expert_dim(s);
 }
 
 void engine_weights_info(const struct model *model, struct device *device, enum compute compute,
@@ -133,7 +134,8 @@ void engine_model_ops(const struct model *model, enum compute compute, enum kv_f
         {ROLE_V, 1},           {ROLE_LATENT_K, 0},   {ROLE_LATENT_V, 0},    {ROLE_O, 0},
         {ROLE_GATE, 0},        {ROLE_UP, 1},         {ROLE_DOWN, 0},        {ROLE_DENSE_GATE, 0},
         {ROLE_DENSE_UP, 1},    {ROLE_DENSE_DOWN, 0}, {ROLE_SHARED_GATE, 0}, {ROLE_SHARED_UP, 1},
-        {ROLE_SHARED_DOWN, 0}, {ROLE_INPUT_GATE, 0}, {ROLE_INPUT_OUT, 0}};
+        {ROLE_SHARED_DOWN, 0}, {ROLE_INPUT_GATE, 0}, {ROLE_INPUT_OUT, 0},   {ROLE_EXPERT_IN, 0},
+        {ROLE_EXPERT_OUT, 0}};
     const struct model_layer *l = mean_layer(model);
     const struct model_tensor *head = &model->layers[model->shape.n_layers + 1].tensors[ROLE_HEAD];
     const struct shape *s = &model->shape;

@@ -121,12 +121,35 @@ static void norm_after(struct layer_work *w, const struct model_layer *l, const 
     layer_mix(w, w->normed, w->shared_out, 1, 1, w->shape->dim, m);
 }
 
+/* What experts read: `in`, or (expert_dim) what a matrix makes of it. That lies where their outputs
+ * will be, which are written once it has been read. */
+static const float *narrow_before(struct layer_work *w, const struct model_layer *l,
+                                  const uint8_t *weights, const float *in, int m)
+{
+    const struct projection to = {ROLE_EXPERT_IN, N_ROLES, w->expert_out, ACT_NONE, 0, 0};
+    if (w->shape->expert_dim == 0)
+        return in;
+    layer_project(w, l, weights, &to, 1, in, m);
+    return w->expert_out;
+}
+
+/* x += the experts' sum in w->normed, as wide as x again, and the shared expert's output. */
+static void narrow_after(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                         float *x, int m)
+{
+    const struct projection back = {ROLE_EXPERT_OUT, N_ROLES, x, ACT_NONE, 1, 0};
+    layer_project(w, l, weights, &back, 1, w->normed, m);
+    if (w->shape->shared_dim > 0)
+        layer_mix(w, x, w->shared_out, 1, 1, w->shape->dim, m);
+}
+
 /* The experts of each token: added to x, or written beside x (layer_is_apart). */
 static void experts_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
                          const struct mlp *mlp, const float *in, float *x, int m)
 {
     const struct shape *s = w->shape;
-    const int pairs = m * s->n_experts_used, apart = layer_is_apart(s), norms = s->expert_norms;
+    const int pairs = m * s->n_experts_used, norms = s->expert_norms, narrow = s->expert_dim > 0;
+    const int apart = layer_is_apart(s) || narrow;
     const struct projection down = {ROLE_DOWN, ROLE_DOWN_B, w->expert_out, ACT_NONE, 0, 0};
     struct projection inner[2];
     const int n_inner = inner_projections(w, mlp, inner);
@@ -141,23 +164,27 @@ static void experts_tile(struct layer_work *w, const struct model_layer *l, cons
         w->err = w->bring(w->bring_ctx, w->layer + 1, &route);
     if (w->err != OK)
         return; // the experts' weights are missing
-    layer_project_experts(w, l, weights, inner, n_inner, norms ? w->normed : in, m, &route);
+    in = narrow_before(w, l, weights, norms ? w->normed : in, m);
+    layer_project_experts(w, l, weights, inner, n_inner, in, m, &route);
     if (shape_act_apart(s))
         layer_gate(w, w->up, s->ffn_dim, s->ffn_dim, pairs);
     layer_project_experts(w, l, weights, &down, 1, NULL, m, &route);
     struct expert_sum_args sum = {.x = apart ? w->normed : x,
                                   .y = w->expert_out,
-                                  .shared = s->shared_dim > 0 && !norms ? w->shared_out : NULL,
+                                  .shared =
+                                      s->shared_dim > 0 && !norms && !narrow ? w->shared_out : NULL,
                                   .shares = s->shared_gate ? w->shares : NULL,
                                   .route = route,
                                   .m = m,
-                                  .n = s->dim,
-                                  .x_stride = s->dim,
-                                  .y_stride = s->dim,
+                                  .n = shape_expert_dim(s),
+                                  .x_stride = shape_expert_dim(s),
+                                  .y_stride = shape_expert_dim(s),
                                   .add = !apart};
     ops_run_expert_sum(&w->ops, &sum);
     if (norms)
         norm_after(w, l, weights, m);
+    if (narrow)
+        narrow_after(w, l, weights, x, m);
 }
 
 void layer_ffn(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,

@@ -65,6 +65,7 @@ static const struct dummy_int {
     {"layer_input", SHAPE_DIM_MAX, 0, offsetof(struct shape, layer_input)},
     {"experts", SHAPE_EXPERTS_MAX, 0, offsetof(struct shape, n_experts)},
     {"experts_used", SHAPE_EXPERTS_USED_MAX, 0, offsetof(struct shape, n_experts_used)},
+    {"expert_dim", SHAPE_DIM_MAX, 0, offsetof(struct shape, expert_dim)},
     {"shared_ffn", SHAPE_DIM_MAX, 0, offsetof(struct shape, shared_dim)},
     {"dense_ffn", SHAPE_DIM_MAX, 0, offsetof(struct shape, dense_dim)},
     {"vocab", SHAPE_VOCAB_MAX, 1, offsetof(struct shape, vocab)},

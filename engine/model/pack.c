@@ -147,7 +147,8 @@ uint64_t pack_get_u64(struct pack_in *in)
     X(state_tiled)                                                                                 \
     X(kv_own_layers)                                                                               \
     X(late_ffn_dim)                                                                                \
-    X(layer_input)
+    X(layer_input)                                                                                 \
+    X(expert_dim)
 #define SHAPE_FLOATS(X)                                                                            \
     X(norm_eps)                                                                                    \
     X(embed_scale)                                                                                 \

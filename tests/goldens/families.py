@@ -256,7 +256,7 @@ NO_GGUF = {"gemma2-types": "layer_types", "gemma2-null": "null", "gemma3-pattern
            **experts.NO_GGUF, **latent.NO_GGUF, **states.NO_GGUF,
            **{spec: "not read yet" for spec in states.specs(common) if not spec.startswith(states.IN_GGUF)}}
 FORMS = ("f32", "bf16")
-GGUF_BLOCKS = {"nemotron_h-experts": 6}  # how many layers of a checkpoint a GGUF file can hold: no MLP where others have experts
+GGUF_BLOCKS = {"nemotron_h-experts": 6, "nemotron_h-latent-mlp": 4}  # how many layers of a checkpoint a GGUF file can hold: no MLP where others have experts
 
 
 def gguf_part(spec, tensors):

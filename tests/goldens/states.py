@@ -99,6 +99,20 @@ def specs(common):
                                        ssm_state_size=64, n_groups=2, conv_kernel=4, n_routed_experts=8, num_experts_per_tok=3,
                                        moe_intermediate_size=48, moe_shared_expert_intermediate_size=96, n_shared_experts=1,
                                        routed_scaling_factor=2.5, norm_topk_prob=True, n_group=1, topk_group=1),
+        # experts that read fewer numbers than a token has, as many, and beside an MLP
+        "nemotron_h-latent": nemotron("MEM*EME", 96, 3, 1, 160, head_dim=32, mamba_num_heads=4, mamba_head_dim=32,
+                                      ssm_state_size=64, n_groups=2, conv_kernel=4, n_routed_experts=8, num_experts_per_tok=3,
+                                      moe_intermediate_size=64, moe_shared_expert_intermediate_size=128, n_shared_experts=1,
+                                      routed_scaling_factor=2.5, norm_topk_prob=True, n_group=1, topk_group=1, moe_latent_size=32),
+        "nemotron_h-latent-groups": nemotron("M*EME", 64, 2, 2, 96, head_dim=32, mamba_num_heads=8, mamba_head_dim=16,
+                                             ssm_state_size=32, n_groups=4, conv_kernel=3, use_conv_bias=False, n_routed_experts=12,
+                                             num_experts_per_tok=4, moe_intermediate_size=48, moe_shared_expert_intermediate_size=32,
+                                             n_shared_experts=1, routed_scaling_factor=1.0, norm_topk_prob=False, n_group=4,
+                                             topk_group=2, moe_latent_size=64),
+        "nemotron_h-latent-mlp": nemotron("ME*EM-M", 128, 4, 1, 192, head_dim=32, mamba_num_heads=2, mamba_head_dim=64,
+                                          ssm_state_size=16, n_groups=1, conv_kernel=4, n_routed_experts=6, num_experts_per_tok=2,
+                                          moe_intermediate_size=40, moe_shared_expert_intermediate_size=96, n_shared_experts=1,
+                                          routed_scaling_factor=5.0, norm_topk_prob=True, n_group=1, topk_group=1, moe_latent_size=96),
         "nemotron_h-dense": nemotron("M-M*-M-", 64, 2, 2, 192, head_dim=48, mamba_num_heads=8, mamba_head_dim=16, ssm_state_size=128,
                                      n_groups=4, conv_kernel=3, use_conv_bias=False, tie_word_embeddings=False),
         "nemotron_h-bare": nemotron("MM*M*-", 128, 4, 2, 64, head_dim=32, mamba_num_heads=2, mamba_head_dim=128, ssm_state_size=16,
@@ -182,6 +196,8 @@ def gguf_keys(w, c):
         w.add_shortconv_l_cache(c["conv_L_cache"])
     elif c["model_type"] == "nemotron_h":
         ssm_keys(w, c["conv_kernel"], c["ssm_state_size"], c["n_groups"], c["mamba_num_heads"], c["mamba_head_dim"])
+        if "moe_latent_size" in c:
+            w.add_moe_latent_size(c["moe_latent_size"])
         w.add_rope_scaling_finetuned(False)
     else:
         ssm_keys(w, c["mamba_d_conv"], c["mamba_d_state"], c["mamba_n_groups"], c["mamba_n_heads"], c["mamba_d_head"])

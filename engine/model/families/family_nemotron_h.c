@@ -26,14 +26,18 @@ static const struct family_names names_moe = {
      [ROLE_UP] = "mixer.experts.%d.up_proj.weight",
      [ROLE_DOWN] = "mixer.experts.%d.down_proj.weight",
      [ROLE_SHARED_UP] = "mixer.shared_experts.up_proj.weight",
-     [ROLE_SHARED_DOWN] = "mixer.shared_experts.down_proj.weight"}};
+     [ROLE_SHARED_DOWN] = "mixer.shared_experts.down_proj.weight",
+     [ROLE_EXPERT_IN] = "mixer.fc1_latent_proj.weight",
+     [ROLE_EXPERT_OUT] = "mixer.fc2_latent_proj.weight"}};
 
 #define GGUF_LAYER                                                                                 \
     GGUF_ENDS, GGUF_QKV, GGUF_O,                                                                   \
         GGUF_MAMBA, [ROLE_NORM1_W] = "attn_norm.weight", [ROLE_NORM2_W] = "attn_norm.weight"
 static const struct family_names names_gguf = {"blk.", {GGUF_LAYER, GGUF_MLP}};
 static const struct family_names names_gguf_moe = {
-    "blk.", {GGUF_LAYER, GGUF_ROUTER, GGUF_CHOICE_BIAS, GGUF_ALL_EXPERTS, GGUF_SHARED}};
+    "blk.",
+    {GGUF_LAYER, GGUF_ROUTER, GGUF_CHOICE_BIAS, GGUF_ALL_EXPERTS, GGUF_SHARED,
+     [ROLE_EXPERT_IN] = "ffn_latent_down.weight", [ROLE_EXPERT_OUT] = "ffn_latent_up.weight"}};
 
 #define BLOCKS_MAX FAMILY_LIST_MAX
 
@@ -170,6 +174,8 @@ enum err family_nemotron_h_read(struct family_model *m, const struct source *s, 
     struct blocks blocks = {0};
     int n = 0, bias = 1;
     const int gguf = s->kind == SOURCE_GGUF;
+    const struct family_int narrow = {gguf ? ".moe_latent_size" : "moe_latent_size", SHAPE_DIM_MAX,
+                                      KEY_OPTIONAL, offsetof(struct shape, expert_dim)};
     TRY(gguf ? read_blocks_gguf(s, name, shape, &blocks) : read_blocks(s, &blocks));
     n = family_nemotron_h_layers(shape, blocks.kinds, m->file_layer);
     if (n < 0)
@@ -184,6 +190,8 @@ enum err family_nemotron_h_read(struct family_model *m, const struct source *s, 
     TRY(gguf ? read_sizes_gguf(s, name, shape) : read_sizes(s, shape));
     shape->norm_eps = 1e-5f;
     const int width = shape->ffn_dim;
+    if (moe)
+        TRY(family_ints(s, name, &narrow, 1, shape));
     /* Nothing turns: a GGUF file's rope.dimension_count is that of other models. */
     TRY(family_read_dialect(
         m, s, name,
@@ -203,6 +211,10 @@ enum err family_nemotron_h_read(struct family_model *m, const struct source *s, 
                                  .n_layers = n,
                                  .prefixes = {"backbone.", "model."}}));
     shape->dense_dim = moe && dense ? width : 0;
+    if (shape->expert_dim > shape->dim || shape->expert_dim % FAMILY_EXPERT_ROWS != 0)
+        return family_fail(s, name, narrow.key,
+                           "unsupported: %d (supported: multiples of %d up to %d)",
+                           shape->expert_dim, FAMILY_EXPERT_ROWS, shape->dim);
     if (!gguf)
         m->roles = family_roles(shape, bias ? ROLE_BIT(ROLE_STATE_CONV_B) : 0);
     state_cut_mamba(m, !gguf);

@@ -75,6 +75,8 @@ static const struct role_info {
     [ROLE_INPUT_OUT] = {"input_out", ROLE_IN_DECODER, ROLE_IS_PANELS},
     [ROLE_INPUT_POST_W] = {"input_post_norm", ROLE_IN_DECODER, ROLE_IS_VECTOR},
     [ROLE_HEAD_B] = {"head_bias", ROLE_IN_SLICE, ROLE_IS_VECTOR},
+    [ROLE_EXPERT_IN] = {"expert_in", ROLE_IN_DECODER, ROLE_IS_PANELS},
+    [ROLE_EXPERT_OUT] = {"expert_out", ROLE_IN_DECODER, ROLE_IS_PANELS},
 };
 
 /* What a layer with a state has in the place of attention: of every kind of state, of all but a
@@ -98,7 +100,8 @@ static const struct role_info {
     (ROLE_BIT(ROLE_ROUTER) | ROLE_BIT(ROLE_ROUTER_B) | ROLE_BIT(ROLE_SHARED_GATE) |                \
      ROLE_BIT(ROLE_SHARED_UP) | ROLE_BIT(ROLE_SHARED_DOWN) | ROLE_BIT(ROLE_SHARE) |                \
      ROLE_BIT(ROLE_CHOICE_B) | ROLE_BIT(ROLE_ROUTE_SCALE) | ROLE_BIT(ROLE_ROUTER_NORM_W) |         \
-     ROLE_BIT(ROLE_EXPERT_NORM_W) | ROLE_BIT(ROLE_EXPERT_POST_W) | ROLE_BIT(ROLE_SHARED_POST_W))
+     ROLE_BIT(ROLE_EXPERT_NORM_W) | ROLE_BIT(ROLE_EXPERT_POST_W) | ROLE_BIT(ROLE_SHARED_POST_W) |  \
+     ROLE_BIT(ROLE_EXPERT_IN) | ROLE_BIT(ROLE_EXPERT_OUT))
 
 const char *role_name(enum tensor_role role)
 {
@@ -150,6 +153,9 @@ static enum role_need expert_need(const struct shape *s, enum tensor_role role)
     case ROLE_SHARED_UP:
     case ROLE_SHARED_DOWN:
         return need_if(s->shared_dim > 0 && (s->gated || role != ROLE_SHARED_GATE));
+    case ROLE_EXPERT_IN:
+    case ROLE_EXPERT_OUT:
+        return need_if(s->expert_dim > 0);
     case ROLE_SHARE:
         return need_if(s->shared_gate);
     case ROLE_CHOICE_B:
@@ -320,7 +326,8 @@ void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, 
     const int latent = s->head_dim - s->rope_dim, is_latent = s->latent_key > 0;
     const int one = s->qk_norm == QK_NORM_HEAD || s->qk_norm == QK_NORM_TURNED; // for all heads
     const int inner = shape_ffn_dim(s, of);
-    const int ffn = shape_mlps(s) * inner, out = shape_mlps(s) * s->dim;
+    const int wide = shape_expert_dim(s);
+    const int ffn = shape_mlps(s) * inner, out = shape_mlps(s) * wide;
     const int inputs = (int)shape_part(s, PART_INPUTS);
     const struct role_size dims[N_ROLES] = {
         // of others: a vector of dim numbers
@@ -334,9 +341,9 @@ void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, 
         [ROLE_V] = {kv_dim, s->dim},
         [ROLE_V_B] = {kv_dim, 1},
         [ROLE_O] = {s->dim, s->n_heads * shape_output_dim(s, of)},
-        [ROLE_GATE] = {ffn, s->dim},
+        [ROLE_GATE] = {ffn, wide},
         [ROLE_GATE_B] = {ffn, 1},
-        [ROLE_UP] = {ffn, s->dim},
+        [ROLE_UP] = {ffn, wide},
         [ROLE_UP_B] = {ffn, 1},
         [ROLE_DOWN] = {out, inner},
         [ROLE_DOWN_B] = {out, 1},
@@ -372,6 +379,8 @@ void role_dims(const struct shape *s, enum tensor_role role, int layer, int *n, 
         [ROLE_INPUT_GATE] = {s->layer_input, s->dim},
         [ROLE_INPUT_OUT] = {s->dim, s->layer_input},
         [ROLE_HEAD_B] = {s->vocab, 1},
+        [ROLE_EXPERT_IN] = {s->expert_dim, s->dim},
+        [ROLE_EXPERT_OUT] = {s->dim, s->expert_dim},
     };
     CHECK(role < N_ROLES);
     const struct role_size own = STATE_ROLES & ROLE_BIT(role) ? state_dims(s, role) : dims[role];

@@ -83,6 +83,8 @@ enum tensor_role {
     ROLE_INPUT_OUT,     // [dim, layer_input] what the layer's output gets added,
     ROLE_INPUT_POST_W,  // [dim] after this norm
     ROLE_HEAD_B,        // [vocab]; each slice has all of it, for it is small beside the slice
+    ROLE_EXPERT_IN,     // [expert_dim, dim] what experts read,
+    ROLE_EXPERT_OUT,    // [dim, expert_dim] and what their sum becomes
     N_ROLES
 };
 __extension__ typedef unsigned __int128 role_set; // of ROLE_BIT()s
