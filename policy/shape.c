@@ -174,7 +174,7 @@ static const char *check_beside(const struct shape *s)
         return "expert_norms";
     if (!in_range(s->expert_dim, 0, s->n_experts > 0 ? s->dim : 0) || s->expert_dim % 32 != 0 ||
         (s->expert_dim > 0 && (s->norm_place != NORM_BEFORE || s->branch_scale != 1 ||
-                               s->shared_gate || s->expert_norms)))
+                               s->mlp_scale != 1 || s->shared_gate || s->expert_norms)))
         return "expert_dim";
     return in_range(s->shared_gate, 0, s->shared_dim > 0) ? NULL : "shared_gate";
 }
