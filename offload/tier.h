@@ -13,6 +13,7 @@ struct tier_config {
     struct device *device; // borrowed; computes on TIER_DEVICE, copies from and to TIER_RAM
     const char *dir;       // TIER_NVME: the folders of its files (scratch.h)
     int node;              // TIER_RAM: NUMA node; -1: any
+    int shared_fd;         // TIER_RAM: a memory file of several processes; 0: memory of its own
     int64_t n_bytes;
 };
 

@@ -67,6 +67,50 @@ static struct plan_home home_of(enum tier_kind tier, int64_t i, int64_t n, int64
     return (struct plan_home){TIER_NVME, on_nvme};
 }
 
+/* The number of things with home RAM among the first i of n. */
+static int64_t ram_before(int64_t i, int64_t n, int64_t near, int64_t ram)
+{
+    const int64_t moving = n - near, before = moving > 0 ? share_of(i, moving, n) : 0;
+    return before > 0 ? before - share_of(before, moving - ram, moving) : 0;
+}
+
+static int64_t shared_before(const struct plan *plan, int layer)
+{
+    const struct plan_shared *s = plan->shared;
+    return ram_before(layer - 1, plan->layers - 1, s->resident, s->weights_ram);
+}
+
+static int is_decided(const struct plan *plan)
+{
+    return plan->shared && plan->shared->resident >= 0;
+}
+
+int plan_layer_shared(const struct plan *plan, int layer)
+{
+    if (layer < 1 || !plan->shared)
+        return 0;
+    return !is_decided(plan) || shared_before(plan, layer + 1) > shared_before(plan, layer);
+}
+
+/* The home of a layer from 1 on. Shared layers, which cost no more RAM, come near the ops last, and
+ * are never on NVMe. */
+static struct plan_home layer_home(const struct plan *plan, int layer)
+{
+    const enum tier_kind near = plan_near(plan);
+    const int64_t n = plan->layers - 1;
+    if (!is_decided(plan))
+        return home_of(near, layer - 1, n, plan->resident, plan->weights_ram);
+    const int64_t shared = plan->shared->weights_ram, own = n - shared;
+    const int64_t shared_near = max_i64(plan->resident - own, 0),
+                  before = shared_before(plan, layer);
+    if (!plan_layer_shared(plan, layer))
+        return home_of(near, layer - 1 - before, own, plan->resident - shared_near,
+                       plan->weights_ram - (shared - shared_near));
+    struct plan_home home = home_of(near, before, shared, shared_near, shared - shared_near);
+    home.rank += home.tier == near ? own : 0;
+    return home;
+}
+
 static int64_t count_of(enum tier_kind near_tier, enum tier_kind tier, int64_t n, int64_t near,
                         int64_t ram)
 {
@@ -79,8 +123,7 @@ enum tier_kind plan_layer_home(const struct plan *plan, int layer)
 {
     if (layer < 1)
         return plan->embed_resident ? plan_near(plan) : TIER_NVME;
-    return home_of(plan_near(plan), layer - 1, plan->layers - 1, plan->resident, plan->weights_ram)
-        .tier;
+    return layer_home(plan, layer).tier;
 }
 
 int plan_layer_resident(const struct plan *plan, int layer)
@@ -92,8 +135,7 @@ int plan_layer_decoded(const struct plan *plan, int layer)
 {
     if (layer < 1 || plan->decoded == 0)
         return 0;
-    struct plan_home home =
-        home_of(plan_near(plan), layer - 1, plan->layers - 1, plan->resident, plan->weights_ram);
+    struct plan_home home = layer_home(plan, layer);
     return home.tier == plan_near(plan) && home.rank < plan->decoded;
 }
 
@@ -270,6 +312,10 @@ static void clamp_homes(struct plan *plan)
     plan->hidden_near = clamp(plan->hidden_near, plan->batches);
     plan->weights_ram =
         plan->device ? clamp(plan->weights_ram, plan->layers - 1 - plan->resident) : 0;
+    if (is_decided(plan)) // those that are not near are in RAM
+        plan->weights_ram =
+            (int)max_i64(plan->weights_ram,
+                         min_i64(plan->shared->weights_ram, plan->layers - 1 - plan->resident));
     plan->attn_cpu &= plan->device;
     plan->kv_ram = plan_kv_near(plan) == TIER_DEVICE
                        ? clamp(plan->kv_ram, kv_extents(plan) - plan->kv_near)
@@ -293,6 +339,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
 {
     plan->layers = w->n_layers;
     plan->decoder = w->n_decoder;
+    plan->shared = plan->device && w->shared.workers > 0 ? &w->shared : NULL;
     plan->embed_resident = plan->resident >= plan->layers - 1;
     clamp_homes(plan);
     plan->window = plan->device ? (int)min_i64(max_i64(plan->window, 1), PLAN_WINDOW_MAX) : 1;
@@ -375,6 +422,17 @@ int64_t plan_resident_bytes(const struct plan *plan, const struct weights_info *
     return round_up(decoded ? w->tile_bytes[layer] : w->layer_bytes[layer], BLOCK_BYTES);
 }
 
+int64_t plan_shared_bytes(const struct plan *plan, const struct weights_info *w)
+{
+    int64_t n_bytes = PLAN_SHARED_HEAD;
+    if (!plan->shared || is_decided(plan))
+        return w->shared.n_bytes;
+    for (int layer = 1; layer < plan->layers; layer++)
+        if (plan_layer_home(plan, layer) == TIER_RAM)
+            n_bytes += plan_resident_bytes(plan, w, layer);
+    return n_bytes;
+}
+
 int plan_tile_tokens(const struct setting *set, int64_t device_bytes)
 {
     int tile = PLAN_TILE_TOKENS << (PLAN_TILES - 1);
@@ -392,6 +450,9 @@ static void count_bytes(const struct setting *set, const struct plan *plan, stru
     costs->measure(set, plan, b);
     for (int i = 0; i < N_PLAN_ACCOUNTS; i++)
         b->arena += b->by[i][TIER_RAM];
+    if (plan->shared)
+        b->by[PLAN_BYTES_weights_resident][TIER_RAM] +=
+            ceil_div(plan_shared_bytes(plan, set->weights), plan->shared->workers);
     int64_t rows = (int64_t)plan->batch * plan->batches;
     b->by[PLAN_BYTES_text][TIER_RAM] = costs->text_bytes + 2 * work->line_bytes_max +
                                        rows * (work->tokens_max * costs->row_token_bytes + 4096);

@@ -31,6 +31,17 @@ enum plan_codec { PLAN_CODEC_NONE, PLAN_CODEC_ZSTD };
 #define PLAN_GROUPS_MAX    128
 #define PLAN_ALL           INT32_MAX
 
+/* Memory in which the processes of several devices have layers in RAM once for all. A process
+ * counts its part of all bytes, whether its plan uses them or not: so the sum is right, whatever
+ * the others plan. */
+struct plan_shared {
+    int workers; // that divide the bytes; 0: there is no such memory
+    int resident,
+        weights_ram; // of the plan whose layers in RAM are there; resident -1: not decided
+    int64_t n_bytes; // once decided: PLAN_SHARED_HEAD, then these layers
+};
+#define PLAN_SHARED_HEAD BLOCK_BYTES
+
 /* Sizes of the model, as the pack lays it out (engine/model/model.c fills it). */
 struct weights_info {
     int n_layers; // line layers
@@ -46,6 +57,7 @@ struct weights_info {
     int64_t flops_per_token;  // 2 x parameters that multiply a token in a pass
     int64_t embed_row_bytes;  // 0: a stage of a pipeline that does not embed
     int64_t embed_rest_bytes; // bytes of the embedding's extent besides rows, always in RAM
+    struct plan_shared shared;
 };
 
 #define WORK_EIGHTHS 8 // a row's output is counted by eighths of its cap
@@ -157,6 +169,8 @@ struct plan {
     int device;          // 1: ops run on a device with its own memory; 0: in RAM
     int attn_cpu;        // device: rows attend on the CPU, decoder layers have two parts
     int weights_ram;     // device: layers that stream from RAM instead of NVMe
+    const struct plan_shared *shared; // borrowed: of the weights_info; NULL: layers in RAM are the
+                                      // process's own
     int kv_near, kv_ram; // KV extents, one per (layer, batch), with home plan_kv_near(), and with
                          // home RAM where that differs; the others have home NVMe. PLAN_ALL: all
     int hidden_near, hidden_ram; // the same for batches' hidden states
@@ -232,6 +246,11 @@ int plan_layer_decoded(const struct plan *plan, int layer);
 /* Generated weights (struct weights_info): 1 for a layer that is generated where it stays, 0 for a
  * layer that is read from the file. */
 int plan_layer_made(const struct plan *plan, int layer);
+
+/* 1: if layer `layer` has its home in RAM, this is memory that several processes share. */
+int plan_layer_shared(const struct plan *plan, int layer);
+/* Bytes of that memory; before it is decided, for this plan. */
+int64_t plan_shared_bytes(const struct plan *plan, const struct weights_info *w);
 
 /* The tier where ops read and write: device memory, or RAM without a device. */
 enum tier_kind plan_near(const struct plan *plan);

@@ -103,7 +103,7 @@ ALSO_ASAN = {"bad_input_test"}
 # real file system is what it is for, as ring_test, budget_test and the goldens' drivers are.
 FSYNC_HEAVY = {"crash_test", "fault_test", "prompt_cap_test", "sight_test", "disorder_test", "verify_test", "kill_test",
                "nth_test", "powercut_test", "trouble_test", "admission_test", "plan_flags_test", "plan_device_test",
-               "ahead_test", "command_test", "sim_run_test", "devices_test", "replan_test", "evaluate_test"}
+               "ahead_test", "command_test", "sim_run_test", "devices_test", "shared_weights_test", "replan_test", "evaluate_test"}
 MEMORY_DIR, MEMORY_BYTES = "/dev/shm", 2 << 30
 # These have parts for a real model, which tests/model.sh fetches.
 WANT_MODEL = {"token_live", "score_golden", "budget_test", "command_test", "placement_test", "cli_test"}

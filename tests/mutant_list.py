@@ -440,7 +440,7 @@ fault("pages that the device wrote stay there", "engine/line/stage.c",
 fault("rows of embeddings take turns one set too few", "engine/line/gather.c",
       "&g->chunks[g->turn % g->n_chunks];", "&g->chunks[g->turn % (g->n_chunks - 1)];", LINE)
 fault("RAM copies before it is read", "engine/line/home_weights.c",
-      ".after = w->state == WEIGHTS_IN_RAM ? NULL : &w->load,", ".after = NULL,", LINE)
+      ".after = w->loads ? &w->load : NULL,", ".after = NULL,", LINE)
 fault("device memory is not counted", "policy/plan.c",
       "is_over(bytes->device, budget->device,", "is_over(bytes->device - 4096, budget->device,", "plan_test")
 

@@ -32,7 +32,7 @@ fault("an array is one line of the cache short", "engine/line/carve.c",
 fault("frames of weights are counted without one", "engine/line/home.c:place_weights",
       "ARENA_DEVICE, n, p->weight_frame_bytes);", "ARENA_DEVICE, n - 1, p->weight_frame_bytes);", "engine_test")
 fault("layers that stay in RAM cost nothing", "engine/line/home.c:place_resident",
-      "plan_resident_bytes(p, c->set->weights, layer));", "0);", "plan_test")
+      "ARENA_PINNED, 1, n_bytes);", "ARENA_PINNED, 1, 0);", "plan_test")
 fault("the hint is 1 MiB short", "policy/plan.c:is_over", "(long long)ceil_div(n_bytes, 1048576)", "(long long)(n_bytes / 1048576)",
       "budget_test.py --only small_model")
 fault("RAM is not held against its budget", "policy/plan.c:plan_check",

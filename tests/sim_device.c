@@ -595,6 +595,12 @@ enum err sluice_device_open(int version, const char *arg, struct device **d)
     if (lose && sscanf(lose, "%lld:%lld", &loses, &at) == 2 && loses == seed)
         lose_at = at;
     sim_device_lose(*d, lose_at);
+    long long one, bytes;
+    for (const char *m = getenv("SIM_MEMORY"); m && sscanf(m, "%lld:%lld", &one, &bytes) == 2;) {
+        sim(*d)->memory_bytes = one == seed ? bytes : sim(*d)->memory_bytes;
+        m = strchr(m, ',');
+        m += m != NULL;
+    }
     return OK;
 }
 

@@ -18,7 +18,7 @@ void sim_device_close(struct device *d);
  * it has; 1: bf16 matmuls read weights as f16, and what is stored otherwise can only be planned. */
 enum err sluice_device_open(int version, const char *arg, struct device **d);
 /* As many as $SIM_DEVICES says (2); device I opens as SEED I, and if $SIM_LOSE is "I:N" it is lost
- * at its N-th command. */
+ * at its N-th command; $SIM_MEMORY "I:BYTES,I:BYTES" says how much memory they have. */
 enum err sluice_device_count(int version, struct device_place places[DEVICES_MAX], int *n);
 /* What the device would see at an address of its memory: for checks, when its streams are idle. */
 void *sim_device_peek(struct device *d, void *p);

@@ -125,8 +125,8 @@ const struct knob config_knobs[] = {
      "where to compute: cuda:1 is the second GPU (bench ops: auto is the CPU)"},
     {"devices", 0, KNOB_STRING, AT(devices), CMD_RUN | CMD_SCORE, NULL, "all|0,2",
      "GPUs of this machine that share the rows, a process each, through --work-dir (default: "
-     "OUT.work). --mem-ram, --mem-disk and --threads are for all of them together; each process "
-     "has its own copy of the weights in RAM"},
+     "OUT.work). --mem-ram, --mem-disk and --threads are for all of them together; weights in RAM "
+     "are there once"},
     {"threads", 't', KNOB_COUNT, AT(threads), LINE_CMDS | CMD_PROBE | CMD_BENCH_OPS, "0", "N",
      "compute threads (0: one per usable core)"},
     {"compute", 0, KNOB_STRING, AT(compute), LINE_CMDS | CMD_BENCH_OPS, "bf16", "bf16|f32|int8",

@@ -96,6 +96,7 @@ struct config {
      * how much to take; 0: this one is alone. */
     int share_memory, share_cores;
     int workers;           // processes that share the job on this machine; 0: not known
+    int shared_fd;         // memory file for weights of these (engine/line/shared.h); 0: none
     int looks;             // 1: the command (plan) keeps no packed model for later commands
     int compares_policies; // 1: the KV policy flags apply to --policies
     unsigned char given[CONFIG_KNOBS_MAX]; // by row of the table: 1 if the user set it

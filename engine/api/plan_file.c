@@ -374,11 +374,12 @@ void plan_layers_text(const struct run *r, char *buf, int cap)
     const int n = p->layers - 1, nvme = n - p->resident - p->weights_ram;
     const char *near = p->device ? "device memory" : "RAM";
     const char *zstd = p->codec == PLAN_CODEC_ZSTD ? " with zstd" : "";
-    char decoded[40] = "", ram[40] = "", disk[48] = "";
+    char decoded[40] = "", ram[80] = "", disk[48] = "";
     if (p->decoded > 0)
         snprintf(decoded, sizeof decoded, " (%d held decoded)", p->decoded);
     if (p->weights_ram > 0)
-        snprintf(ram, sizeof ram, ", %d streamed from RAM", p->weights_ram);
+        snprintf(ram, sizeof ram, ", %d streamed from RAM%s", p->weights_ram,
+                 p->shared ? " that the devices share" : "");
     if (nvme > 0)
         snprintf(disk, sizeof disk, ", %d streamed from NVMe%s", nvme, zstd);
     if (p->resident >= n)

@@ -140,6 +140,7 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
                     double read_rate_measured)
 {
     const struct engine *e = &r->engine;
+    const struct plan_shared *shared = r->decision.plan.shared;
     *f = (struct report_figures){.counts = *counts};
     int64_t end_ns = max_i64(e->end_ns, e->start_ns);
     f->walk_s = seconds(end_ns - e->start_ns);
@@ -160,6 +161,8 @@ void report_measure(struct report_figures *f, const struct run *r, const struct 
     if (replan_count(r->replan) > 0)
         f->roofline = 0; // the plan changed
     f->peak_ram_bytes = machine_peak_rss_bytes();
+    if (shared) // of which this process counts its part
+        f->peak_ram_bytes -= shared->n_bytes - ceil_div(shared->n_bytes, shared->workers);
     f->peak_disk_bytes = e->peak_bytes[TIER_NVME];
     f->peak_device_bytes = e->peak_bytes[TIER_DEVICE];
 }
@@ -257,6 +260,7 @@ static json_t *planned_json(const struct run *r)
     put(plan, "kv", kv_json(r));
     put(plan, "layers", json_integer(p->layers));
     put(plan, "weights_resident", json_integer(p->resident));
+    put(plan, "shared_bytes", json_integer(p->shared ? p->shared->n_bytes : 0));
     put(plan, "weights_decoded", json_integer(p->decoded));
     put(plan, "streamed_bytes", json_integer(streamed_bytes(r)));
     put(plan, "weights_codec", json_string(plan_codec_name(p)));

@@ -69,6 +69,7 @@ enum err run_walk(struct run *r)
                               .io_depth = machine_depth(&r->machine),
                               .device = r->session->device,
                               .numa_node = threads_node(r),
+                              .shared_fd = c->shared_fd,
                               .offload_dir = r->session->offload_dir,
                               .stops = stops,
                               .n_stops = n_stops,

@@ -152,6 +152,8 @@ enum err run_rates(struct run *r);
 /* Longest input line in bytes that fits into the RAM budget. */
 int64_t run_line_max(struct run *r);
 enum err run_choose(struct run *r);
+/* The weights in RAM that this worker shares with others. */
+struct plan_shared run_shared(const struct run *r);
 /* The inputs of the plan search; the result points into r. */
 struct setting run_setting(const struct run *r);
 /* The wish without placement flags, so the candidates include the plan with the least memory. */

@@ -10,6 +10,7 @@
 #include "engine/api/compute.h"
 #include "engine/api/pipeline.h"
 #include "engine/api/plan_file.h"
+#include "engine/line/shared.h"
 #include "engine/model/pack.h"
 #include "offload/probe_cache.h"
 #include "offload/probe_model.h"
@@ -193,6 +194,15 @@ static struct work work_part(const struct work *w, int64_t n)
     return part;
 }
 
+/* Layers that are made on demand are not on the disk while another process makes them. */
+struct plan_shared run_shared(const struct run *r)
+{
+    struct plan_shared shared = {0};
+    if (r->config->shared_fd > 0 && !r->model->on_demand)
+        shared_read(r->config->shared_fd, r->config->workers, &shared);
+    return shared;
+}
+
 struct setting run_setting(const struct run *r)
 {
     return (struct setting){.weights = r->weights,
@@ -327,6 +337,27 @@ static enum err choose_plan(struct run *r, const struct plan_wish *wish)
     return OK;
 }
 
+/* The first process decides which layers all share in RAM: those that its plan has there. Then it
+ * plans as the others do, with these layers decided. */
+static enum err share_weights(struct run *r, const struct plan_wish *wish)
+{
+    struct plan *p = &r->decision.plan;
+    struct plan_shared *s = &r->weights->shared;
+    const int fd = r->config->shared_fd;
+    if (fd <= 0 || shared_decided(fd))
+        return OK;
+    if (p->shared && p->weights_ram > 0)
+        *s = (struct plan_shared){s->workers, p->resident, p->weights_ram,
+                                  plan_shared_bytes(p, r->weights)};
+    if (s->n_bytes > 0 && choose_plan(r, wish) == OK)
+        return shared_decide(fd, s);
+    const int own = s->n_bytes > 0; // or the plan has no layer in RAM
+    *s = (struct plan_shared){0};
+    p->shared = NULL;
+    TRY(own ? choose_plan(r, wish) : OK);
+    return shared_decide(fd, s);
+}
+
 /* Prints a hint if only the time to make the encoded file prevents its use: later jobs may use
  * it. */
 static void hint_codec(const struct run *r, const struct plan_wish *wish)
@@ -385,6 +416,7 @@ enum err run_choose(struct run *r)
                         r->plans_device && r->session->device->api->unified ? planned_device()
                                                                             : r->session->device,
                         r->ops.compute, r->weights);
+    r->weights->shared = run_shared(r);
     r->costs.io_bytes = IO_RESERVE_BYTES + r->model->file_bytes / 32768;
     r->costs.row_token_bytes = 16;
     r->costs.attend_rate = run_attend_rate(r);
@@ -420,6 +452,7 @@ enum err run_choose(struct run *r)
     r->decision.wish = wish;
     TRY(take_search(r, &wish));
     TRY(choose_plan(r, &wish));
+    TRY(share_weights(r, &wish));
     const struct setting set = run_setting(r);
     CHECK(plan_check(&set, &r->decision.plan, &r->budget, &r->decision.bytes, why, sizeof why) ==
           0);

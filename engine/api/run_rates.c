@@ -55,11 +55,14 @@ static enum err read_machine(struct run *r)
     return r->elsewhere ? take_threads(r) : OK;
 }
 
-/* The probe stays within the budget: RAM less the memory of text so far. */
+/* The probe stays within the budget: RAM less the memory of text so far, and less this worker's
+ * part of the RAM that other workers share already. */
 static struct probe_config probe_config(const struct run *r, const struct ops *ops)
 {
     const char *share = getenv("SLUICE_PROBE_SHARE"); // for tests, see probe.h
-    const int64_t text_bytes = run_text_bytes(r);
+    const struct plan_shared s = run_shared(r);
+    const int64_t text_bytes =
+        run_text_bytes(r) + (s.workers > 0 ? ceil_div(s.n_bytes, s.workers) : 0);
     return (struct probe_config){.ops = ops,
                                  .share = share ? strtod(share, NULL) : 0,
                                  .dir = r->session->offload_dir,

@@ -1,7 +1,8 @@
 /* engine/cli/devices.c - see devices.h: which devices, what each process gets, and its life.
  *
  * Note: the first process packs the model, measures the machine and plans before the others start:
- * they find pack and rates in the cache, and no process measures while another works. Who takes
+ * they find pack and rates in the cache, and no process measures while another works. Its plan also
+ * decides which weights all share in RAM, before any other process takes memory. Who takes
  * over the rows of a process that died is not decided here (engine/job/claims.h). */
 #include "engine/cli/devices_impl.h"
 
@@ -20,13 +21,15 @@
 #include <unistd.h>
 
 #include "engine/job/claims.h"
+#include "engine/line/shared.h"
 #include "engine/model/model.h"
 #include "engine/model/pack.h"
 #include "offload/machine.h"
 #include "offload/probe.h"
 
-#define WORKER_ENV  "SLUICE_DEVICES_WORKER" // "PART,NODE,NODE...": set for a worker only
+#define WORKER_ENV  "SLUICE_DEVICES_WORKER" // "PART,SHARED_FD,NODE...": set for a worker only
 #define TOLD_FD     3                       // of a worker: its summary
+#define SHARED_FD   4                       // of a worker: the memory file for weights
 #define FLAGS_ADDED 10
 #define WAIT_MS     100
 #define MIB         (1 << 20)
@@ -195,6 +198,9 @@ void devices_worker_begin(struct config *c)
         return;
     char *at;
     worker_part = (int)strtol(text, &at, 10);
+    c->shared_fd = *at == ',' ? (int)strtol(at + 1, &at, 10) : 0;
+    if (c->shared_fd > 0)
+        (void)fcntl(c->shared_fd, F_SETFD, FD_CLOEXEC);
     while (*at == ',' && n < DEVICES_MAX)
         nodes[n++] = (int)strtol(at + 1, &at, 10);
     unsetenv(WORKER_ENV);
@@ -224,7 +230,7 @@ static int spawn(const struct devices *d, const struct worker *w, posix_spawn_fi
                  pid_t *pid)
 {
     const struct config *c = d->config;
-    char ram[24], disk[24], threads[24], env[16 + 12 * DEVICES_MAX];
+    char ram[24], disk[24], threads[24], env[32 + 12 * DEVICES_MAX];
     const char *added[FLAGS_ADDED] = {"--device",  w->device, "--work-dir", d->dir,
                                       "--mem-ram", ram,       "--mem-disk", disk,
                                       "--threads", threads};
@@ -234,7 +240,8 @@ static int spawn(const struct devices *d, const struct worker *w, posix_spawn_fi
     snprintf(ram, sizeof ram, "%lld", (long long)d->ram);
     snprintf(disk, sizeof disk, "%lld", (long long)d->disk);
     snprintf(threads, sizeof threads, "%lld", (long long)d->threads);
-    int n = snprintf(env, sizeof env, "%d", (int)(w - d->workers));
+    int n = snprintf(env, sizeof env, "%d,%d", (int)(w - d->workers),
+                     d->shared_fd >= 0 ? SHARED_FD : 0);
     for (int i = 0; i < d->n; i++)
         n += snprintf(env + n, sizeof env - (size_t)n, ",%d", d->nodes[i]);
     argv[0] = (char *)(uintptr_t) "sluice";
@@ -256,6 +263,8 @@ static void start(struct devices *d, struct worker *w)
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_adddup2(&files, lines[1], STDERR_FILENO);
     posix_spawn_file_actions_adddup2(&files, told[1], TOLD_FD);
+    if (d->shared_fd >= 0)
+        posix_spawn_file_actions_adddup2(&files, d->shared_fd, SHARED_FD);
     why = why ? why : spawn(d, w, &files, &w->pid);
     posix_spawn_file_actions_destroy(&files);
     for (int i = 0; i < 2; i++)
@@ -436,6 +445,31 @@ static int any_running(const struct devices *d)
     return n > 0;
 }
 
+/* A memory file whose descriptor is above those that a worker gets. Without it each process has its
+ * own weights. */
+static int make_shared(void)
+{
+    const int fd = shared_make();
+    const int above = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, SHARED_FD + 1);
+    if (fd >= 0)
+        close(fd);
+    return above;
+}
+
+/* 1 when the others may start: the first has planned and decided what all share. If it ended before
+ * that, they share nothing. */
+static int may_start(struct devices *d)
+{
+    const int decided = d->shared_fd < 0 || shared_decided(d->shared_fd);
+    if (d->n_started > 1 || (d->planned_ns && decided))
+        return 1;
+    if (d->workers[0].ended && !decided) {
+        close(d->shared_fd);
+        d->shared_fd = -1;
+    }
+    return d->workers[0].ended;
+}
+
 static void live(struct devices *d)
 {
     const struct config *c = d->config;
@@ -443,8 +477,7 @@ static void live(struct devices *d)
     while (any_running(d) || (d->n_started < d->n && !d->no_more)) {
         if (!d->planned_ns && has(d, CLAIMS_CAP))
             d->planned_ns = clock_ns();
-        while (d->n_started < d->n && !d->no_more &&
-               (d->planned_ns || d->n_started > 1 || d->workers[0].ended))
+        while (d->n_started < d->n && !d->no_more && may_start(d))
             start(d, &d->workers[d->n_started]);
         listen_to(d, WAIT_MS);
         reap(d);
@@ -484,6 +517,7 @@ static enum err outcome(const struct devices *d)
 static enum err run_all(struct devices *d)
 {
     TRY(divide(d));
+    d->shared_fd = make_shared();
     devices_look(d, &d->before);
     d->start_ns = d->printed_ns = clock_ns();
     log_line(LOG_INFO,
@@ -491,6 +525,8 @@ static enum err run_all(struct devices *d)
              "thread%s",
              d->n, d->dir, (double)d->ram / MIB, (long long)d->threads, d->threads == 1 ? "" : "s");
     live(d);
+    if (d->shared_fd >= 0)
+        close(d->shared_fd);
     enum err err = devices_report(d, outcome(d));
     if (!is_done(err) && !d->stopping)
         drop_folder(d);

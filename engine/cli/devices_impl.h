@@ -45,6 +45,7 @@ struct devices {
     int nodes[DEVICES_MAX];     // NUMA node of each device; -1: unknown
     char dir[4200];             // the work directory
     int64_t ram, disk, threads; // of each process
+    int shared_fd;              // owned: memory file for weights (engine/line/shared.h); -1: none
     uint64_t warned[32];        // hashes of warnings that were passed on
     int n_warned;
     struct tally before, now;

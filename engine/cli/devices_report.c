@@ -151,11 +151,14 @@ static void print(const struct devices *d, const struct job_status *s, double el
     for (int i = 0; i < d->n_started; i++) {
         const struct worker *w = &d->workers[i];
         const int64_t tokens = number_in(w->summary, "worker", "output_tokens");
+        const int64_t shared = number_in(w->summary, "plan", "shared_bytes");
         fprintf(stderr, "  %s: %lld rows", w->name, (long long)w->rows);
         if (w->summary)
             fprintf(stderr, ", %lld output tokens, %s a second; at most %lld MiB of RAM",
                     (long long)tokens, words_digits(per_s(tokens, elapsed_s), speed),
                     (long long)(number_in(w->summary, "peak_bytes", "ram") >> 20));
+        if (shared > 0)
+            fprintf(stderr, ", with its part of %lld MiB shared", (long long)(shared >> 20));
         if (w->error[0] && w->code != err)
             fprintf(stderr, "; %s", w->error);
         fputs("\n", stderr);

@@ -117,6 +117,7 @@ static enum err open_line(struct engine *e)
                                .kv_format = kv_page_format(c->kv_format),
                                .device = c->device,
                                .numa_node = c->numa_node,
+                               .shared_fd = c->shared_fd,
                                .offload_dir = c->offload_dir,
                                .interrupted = c->interrupted,
                                .io = c->io,

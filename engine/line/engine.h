@@ -34,6 +34,7 @@ struct engine_config {
     int io_depth;
     struct device *device;
     int numa_node; // preferred NUMA node of RAM; -1: any
+    int shared_fd; // as in struct home_config
     const char *offload_dir;
     const int32_t *stops;
     int n_stops;

@@ -126,19 +126,26 @@ void home_place(struct home *h, struct carve *c)
 static void place_resident(struct home *h, struct carve *c)
 {
     const struct plan *p = c->plan;
+    int64_t shared_end = PLAN_SHARED_HEAD;
     for (int layer = 0; layer < p->layers; layer++) {
         const enum tier_kind tier = plan_layer_home(p, layer);
         const int near = tier == plan_near(p);
+        const int64_t n_bytes = plan_resident_bytes(p, c->set->weights, layer);
+        const int shared = plan_layer_shared(p, layer);
         struct slab s = {0};
-        if (tier != TIER_NVME)
-            s = CARVE_BLOCKS(c, weights_resident, near ? ARENA_DEVICE : ARENA_PINNED, 1,
-                             plan_resident_bytes(p, c->set->weights, layer));
+        if (shared && tier == TIER_RAM)
+            s.base = h->shared.base ? h->shared.base + shared_end : NULL;
+        else if (tier != TIER_NVME)
+            s = CARVE_BLOCKS(c, weights_resident, near ? ARENA_DEVICE : ARENA_PINNED, 1, n_bytes);
         if (h->weights)
             h->weights[layer] = (struct weight_home){.resident = near ? s.base : NULL,
                                                      .ram = near ? NULL : s.base,
+                                                     .shared = shared && tier == TIER_RAM,
                                                      .frame = -1,
                                                      .copy = -1};
+        shared_end += shared ? round_up(c->set->weights->layer_bytes[layer], BLOCK_BYTES) : 0;
     }
+    CHECK(!h->shared.base || shared_end <= h->shared.n_bytes);
 }
 
 /* Room for copies of streamed layers; each begins a stripe, so that no piece crosses two drives. */
@@ -214,7 +221,7 @@ static enum err open_mover(struct home *h, const struct home_config *config)
     struct mover_config m = {.kind = config->io,
                              .depth = config->io_depth,
                              .n_checkers = mover_checkers(pool_threads(config->ops->pool)),
-                             .n_places = HOME_RAM + 1,
+                             .n_places = HOME_SHARED + 1,
                              .base = (h->plan->device ? &h->pinned : &h->tiers[TIER_RAM])->base,
                              .n_bytes = h->ring_bytes,
                              .trace = h->trace};
@@ -230,6 +237,7 @@ static enum err open_mover(struct home *h, const struct home_config *config)
     }
     if (h->plan->device) {
         m.places[HOME_RAM] = (struct mover_place){.base = h->pinned.base};
+        m.places[HOME_SHARED] = (struct mover_place){.base = h->shared.base};
         m.device = config->device;
         m.bounce = h->bounce;
     }
@@ -278,6 +286,17 @@ static void guard(struct home *h, int on)
 #endif
 }
 
+/* Weights that several processes share: populating changes no byte that another one wrote. */
+static enum err take_shared(struct home *h, const struct home_config *config, int64_t n_bytes)
+{
+    struct tier_config tier = {
+        .device = config->device, .shared_fd = config->shared_fd, .n_bytes = n_bytes};
+    h->shared_fd = config->shared_fd;
+    TRY(tier_open(&h->shared, TIER_RAM, &tier));
+    arena_populate(h->shared.base, n_bytes, config->ops->pool);
+    return tier_pin(&h->shared, 0);
+}
+
 enum err home_take(struct home *h, const struct home_config *config, struct carve *c)
 {
     const int64_t *end = c->end, *busy = c->busy;
@@ -303,6 +322,8 @@ enum err home_take(struct home *h, const struct home_config *config, struct carv
     c->base[ARENA_PINNED] = h->pinned.base;
     arena_populate(h->pinned.base, tier.n_bytes, config->ops->pool);
     TRY(tier_pin(&h->pinned, busy[ARENA_PINNED]));
+    if (config->plan->shared)
+        TRY(take_shared(h, config, config->plan->shared->n_bytes));
     h->ring_bytes = busy[config->plan->device ? ARENA_PINNED : ARENA_HOST];
     memset(c->end, 0, sizeof c->end);
     guard(h, 1);
@@ -333,6 +354,7 @@ void home_close(struct home *h)
     mover_close(h->mover);
     h->mover = NULL;
     guard(h, 0);
+    tier_close(&h->shared);
     tier_close(&h->pinned);
     for (int kind = 0; kind < N_TIERS; kind++)
         tier_close(&h->tiers[kind]);
@@ -343,7 +365,7 @@ void home_drain(struct home *h)
     for (int layer = 0; layer < h->plan->layers; layer++)
         if (h->weights[layer].state == WEIGHTS_COMING) {
             h->weights[layer].state = WEIGHTS_AWAY;
-            mover_wait(h->mover, &h->weights[layer].load);
+            home_weights_loaded(h, layer, mover_wait(h->mover, &h->weights[layer].load) == OK);
             mover_wait(h->mover, &h->weights[layer].ticket);
         }
     frames_drain(&h->kv_frames);

@@ -18,6 +18,7 @@
 #define HOME_SCRATCH 1
 #define HOME_CODEC   2
 #define HOME_RAM     3 // pinned RAM beside a device: offsets count from its base
+#define HOME_SHARED  4 // the same, of weights that several processes share
 
 /* The mover's place index of homes on a tier. */
 static inline int mover_place_of(enum tier_kind tier)
@@ -46,6 +47,8 @@ struct weight_home {
     int64_t copy;               // of a layer to copy: its first byte in the scratch files; else -1
     struct ticket ticket, load; // ticket of a frame; ticket of the one read into `ram`
     struct segment segment, load_segment;
+    int shared; // 1: `ram` is in home.shared
+    int loads;  // 1: `load` brings the layer into `ram`
     /* For passes that use few experts: a bitmap of the pieces that are in the frame, and the
      * ticket's segments. NULL: the layer is read whole. */
     uint64_t *pieces;
@@ -65,6 +68,8 @@ struct home {
     int64_t kv_page_bytes[2];       // of rows' pages; [1]: in layers of layer_wide[]
     struct tier tiers[N_TIERS];     // owned: what the run uses of each tier
     struct tier pinned;             // owned: the RAM that a device copies from and to
+    struct tier shared;             // owned: the same, for all layers in RAM of several processes
+    int shared_fd;                  // borrowed: its memory file (shared.h)
     int64_t ring_bytes; // first bytes of RAM (with a device: of `pinned`) that the disk reads into
     const struct ops *ops; // borrowed: fills device memory
     struct mover *mover;   // owned
@@ -114,6 +119,7 @@ struct home_config {
     enum kv_format kv_format;       // of pages
     struct device *device;          // borrowed
     int numa_node;                  // preferred NUMA node of RAM; -1: any
+    int shared_fd;                  // borrowed: memory file of a plan that shares weights
     const char *offload_dir;        // folders of the scratch files, for TIER_NVME
     const _Atomic int *interrupted; // not 0: stop copying weights
     enum ring_kind io;
@@ -148,6 +154,9 @@ void home_weights_put(struct home *h, int layer);
 uint8_t *home_weights_tiles(struct home *h, int layer, int first);
 void home_weights_decoded(struct home *h, int layer);
 const uint8_t *home_weights_base(const struct home *h, int layer, const uint8_t *got);
+/* The read of a layer into RAM has ended; right = 1: with verified bytes. Other processes may now
+ * use the layer, or read it themselves. */
+void home_weights_loaded(struct home *h, int layer, int right);
 /* The frame of a layer, or NULL. */
 uint8_t *home_weights_frame(const struct home *h, int layer);
 /* Between get and put of a layer fetched without its experts: reads the experts to which `route`

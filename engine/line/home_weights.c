@@ -1,6 +1,8 @@
 /* engine/line/home_weights.c - weights of home.h: at most one frame per layer. */
 #include "engine/line/home.h"
 
+#include "engine/line/shared.h"
+
 /* Reads a layer from the pack, or from the file of encoded layers, to `to`. */
 static void read_layer(struct home *h, int layer, struct ticket *t, struct segment *segment,
                        uint8_t *to, int on_device, int64_t due)
@@ -22,18 +24,28 @@ static void read_layer(struct home *h, int layer, struct ticket *t, struct segme
     mover_submit(h->mover, t);
 }
 
-/* Copies a layer from RAM to a frame on the device; reads the layer into RAM first, if needed. */
+/* Copies a layer from RAM to a frame on the device; reads the layer into RAM first, if needed.
+ * While another process does that, this pass takes the layer from the disk. */
 static void copy_layer(struct home *h, int layer, int64_t due)
 {
     struct weight_home *w = &h->weights[layer];
-    if (w->state == WEIGHTS_AWAY)
+    const struct tier *ram = w->shared ? &h->shared : &h->pinned;
+    const enum shared_turn turn = w->state == WEIGHTS_IN_RAM ? SHARED_READY
+                                  : w->shared ? shared_begin(ram->base, h->shared_fd, layer)
+                                              : SHARED_MINE;
+    w->loads = turn == SHARED_MINE;
+    if (turn == SHARED_BUSY) {
+        read_layer(h, layer, &w->ticket, &w->segment, home_weights_frame(h, layer), 1, due);
+        return;
+    }
+    if (w->loads)
         read_layer(h, layer, &w->load, &w->load_segment, w->ram, 0, due);
-    w->segment = (struct segment){.offset = w->ram - h->pinned.base,
+    w->segment = (struct segment){.offset = w->ram - ram->base,
                                   .n_bytes = h->model->layers[layer].n_bytes,
                                   .buf = home_weights_frame(h, layer)};
-    w->ticket = (struct ticket){.place = HOME_RAM,
+    w->ticket = (struct ticket){.place = w->shared ? HOME_SHARED : HOME_RAM,
                                 .on_device = 1,
-                                .after = w->state == WEIGHTS_IN_RAM ? NULL : &w->load,
+                                .after = w->loads ? &w->load : NULL,
                                 .segments = &w->segment,
                                 .n_segments = 1,
                                 .due = due,
@@ -70,8 +82,9 @@ enum err home_weights_get(struct home *h, int layer, int64_t step, const uint8_t
     struct weight_home *w = &h->weights[layer];
     if (w->state == WEIGHTS_COMING) {
         w->state = w->frame < 0 ? WEIGHTS_STAY : WEIGHTS_HERE;
-        if (w->ram)
-            TRY(frames_wait(h->mover, h->trace, &w->load, step));
+        const enum err loaded = frames_wait(h->mover, h->trace, &w->load, step);
+        home_weights_loaded(h, layer, loaded == OK);
+        TRY(loaded);
         TRY(frames_wait(h->mover, h->trace, &w->ticket, step));
     }
     *base = w->state == WEIGHTS_STAY ? w->resident : home_weights_frame(h, layer);
@@ -118,7 +131,15 @@ void home_weights_put(struct home *h, int layer)
     h->free_frames[h->n_free_frames++] = w->frame;
     w->frame = -1;
     if (w->state == WEIGHTS_HERE)
-        w->state = w->ram ? WEIGHTS_IN_RAM : WEIGHTS_AWAY;
+        w->state = w->ram && !w->shared ? WEIGHTS_IN_RAM : WEIGHTS_AWAY;
+}
+
+void home_weights_loaded(struct home *h, int layer, int right)
+{
+    struct weight_home *w = &h->weights[layer];
+    if (w->loads && w->shared)
+        shared_end(h->shared.base, h->shared_fd, layer, right);
+    w->loads = 0;
 }
 
 uint8_t *home_weights_claim(struct home *h, int layer)

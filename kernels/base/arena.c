@@ -22,6 +22,17 @@ enum err ram_take(int64_t n_bytes, void **p)
     return OK;
 }
 
+enum err ram_share(int fd, int64_t n_bytes, void **p)
+{
+    void *base = mmap(NULL, (size_t)n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return fail(ERR_FIT, "memory: the system refused %lld bytes (lower --mem-ram)",
+                    (long long)n_bytes);
+    madvise(base, (size_t)n_bytes, MADV_HUGEPAGE);
+    *p = base;
+    return OK;
+}
+
 void ram_give(void *p, int64_t n_bytes)
 {
     if (p)

@@ -13,6 +13,8 @@
 /* Maps n_bytes of zeroed RAM at a 2 MiB boundary, so that huge pages can back all but the tail.
  * ERR_FIT: the system refuses. */
 enum err ram_take(int64_t n_bytes, void **p);
+/* Maps the first n_bytes of a memory file, for all processes that do so. ERR_FIT. */
+enum err ram_share(int fd, int64_t n_bytes, void **p);
 /* Unmaps; accepts NULL. */
 void ram_give(void *p, int64_t n_bytes);
 

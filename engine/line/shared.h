@@ -1,0 +1,37 @@
+/* engine/line/shared.h - the memory file in which the workers of --devices share weights in RAM.
+ *
+ * Owns: the head of the file: which layers the file has, and which of them are ready; who fills a
+ * layer. Refuses: where a layer is in the file (home.c) and what its bytes are.
+ *
+ * The file is decided once, before any process but the first has planned, and never changes: so
+ * each process knows its share of the file before it takes memory. A layer is filled by the process
+ * that holds the lock of its byte of the file. The kernel drops the locks of a process that dies,
+ * so nobody waits for the dead. Nobody waits for the living either: whoever needs a layer that
+ * another process is filling reads it from the disk for one pass. */
+#ifndef ENGINE_LINE_SHARED_H
+#define ENGINE_LINE_SHARED_H
+
+#include "kernels/base/base.h"
+#include "policy/plan.h"
+
+/* A new memory file, closed on exec; -1: the system has none. */
+int shared_make(void);
+/* 1: it is decided what the file has. */
+int shared_decided(int fd);
+/* Decides: the file gets shared->n_bytes for the layers in RAM of shared's plans; 0: nothing is
+ * shared. Call once for a file. ERR_FIT. */
+enum err shared_decide(int fd, const struct plan_shared *shared);
+/* What the file has for each of `workers` processes; if it is not decided, any plan may use it. */
+void shared_read(int fd, int workers, struct plan_shared *shared);
+
+enum shared_turn {
+    SHARED_BUSY,  // another process fills the layer now
+    SHARED_READY, // its bytes are there, and nobody writes them any more
+    SHARED_MINE   // the caller fills it, and calls shared_end()
+};
+/* `base`: the file's mapping. */
+enum shared_turn shared_begin(void *base, int fd, int layer);
+/* right = 1: the layer is filled with verified bytes; 0: the next one who asks fills it. */
+void shared_end(void *base, int fd, int layer, int right);
+
+#endif
