@@ -102,6 +102,8 @@ def once(tally, place, a):
         tally.check(len(each) > 1 and set(each) == {job.shared}, f"{n} devices share {each} of {job.shared} bytes")
         tally.check(f"its part of {job.shared >> 20} MiB shared" in done.err, f"{n} devices: {done.err[-600:]}")
         stays_within(tally, f"{n} devices", told, most, ram)
+        peaks = told["peak_bytes"]["ram"]
+        tally.check(peaks <= most + 12 * MIB, f"{n} devices: their peaks add up to {peaks / MIB:.1f} MiB, {most / MIB:.1f} were seen")
         tally.check(there <= 1.02 * job.shared and mapped >= 0.98 * n * job.shared, f"{n} devices: {there} of {job.shared}, mapped {mapped}")
         came = sum(map(read_bytes, told["devices"]))
         passes = sum(d["summary"].get("passes", 0) for d in told["devices"])

@@ -7,7 +7,8 @@
  * each process knows its share of the file before it takes memory. A layer is filled by the process
  * that holds the lock of its byte of the file. The kernel drops the locks of a process that dies,
  * so nobody waits for the dead. Nobody waits for the living either: whoever needs a layer that
- * another process is filling reads it from the disk for one pass. */
+ * another process is filling reads it from the disk for one pass. A read that a dead process had in
+ * flight may still arrive; it brings the bytes that the next process reads and verifies. */
 #ifndef ENGINE_LINE_SHARED_H
 #define ENGINE_LINE_SHARED_H
 
