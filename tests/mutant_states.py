@@ -35,7 +35,7 @@ fault("states: MLPs of a GGUF file may differ in width", NEMOTRON, "        if (
 FFN, SHAPE, COSTS, LATENT = "engine/line/layer_ffn.c", "policy/shape.c", "engine/line/costs.c", GOLDEN + "nemotron_h-latent"
 fault("narrow experts: experts may be of any width", NEMOTRON, "if (shape->expert_dim > shape->dim || shape->expert_dim % FAMILY_EXPERT_ROWS != 0)", "if (0)", "family_hybrid_test")
 fault("narrow experts: a pack's experts may be wider than its tokens", SHAPE, "!in_range(s->expert_dim, 0, s->n_experts > 0 ? s->dim : 0)", "0", "family_hybrid_test")
-fault("narrow experts: their sum may be apart", SHAPE, "s->branch_scale != 1 ||", "0 ||", "family_hybrid_test")
+fault("narrow experts: their sum may be apart", SHAPE, "s->branch_scale != 1 ||\n                               s->mlp_scale != 1 ||", "0 ||", "family_hybrid_test")
 fault("narrow experts: packs do not say how wide", "engine/model/pack.c", "    X(expert_dim)\n", "    X(layer_input)\n", LATENT)
 fault("narrow experts: the sum does not go back", FFN, "layer_project(w, l, weights, &back, 1, w->normed, m);", ";", LATENT)
 fault("narrow experts: the shared expert is left out", FFN, "        layer_mix(w, x, w->shared_out, 1, 1, w->shape->dim, m);\n}\n\n/* The experts of each", "        ;\n}\n\n/* The experts of each", LATENT)

@@ -1,9 +1,9 @@
 /* engine/model/families/family.c - the table of model families, and what readers share: keys with
  * ranges, tensors, dimensions.
  *
- * Refuses: guessing. An unknown architecture, a missing key or a tensor of another size is an error
- * that names it. Note: one family can have two file formats with different keys, names and row
- * orders; readers branch on source->kind, later code does not. */
+ * Refuses: guessing; an unknown architecture, key or size of a tensor is an error that names it.
+ * Note: a family can have two file formats with different keys, names and row orders; readers
+ * branch on source->kind, later code does not. */
 #include "engine/model/families/family.h"
 
 #include <math.h>
@@ -81,8 +81,7 @@ enum err family_float(const struct source *s, const char *name, const char *key,
 enum err family_flag(const struct source *s, const char *name, const char *key, int *out)
 {
     char full[NAME_BYTES];
-    int found = 0;
-    return source_bool(s, full_key(full, name, key), out, &found); // absent: *out stays
+    return source_bool(s, full_key(full, name, key), out, &(int){0}); // absent: *out stays
 }
 
 enum err family_number(const struct source *s, const char *tensor, double *out)
