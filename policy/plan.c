@@ -400,7 +400,7 @@ void plan_derive(struct plan *plan, const struct weights_info *w, const struct w
         plan->gather_windows = 32;
     plan->shared_tokens =
         (int)(work->prompt_max < PLAN_SHARED_TOKENS ? work->prompt_max : PLAN_SHARED_TOKENS);
-    if (plan->no_sharing || plan_state_kind(plan) > 0) // a state holds all tokens of its row
+    if (plan->no_sharing)
         plan->shared_tokens = 0;
 }
 

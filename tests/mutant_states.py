@@ -3,9 +3,9 @@ from mutant_fault import fault
 
 LINE, FAMILY, RUN = "engine/line/layer_state.c", "engine/model/families/family_qwen3_next.c", "state_run_test.py --only "
 fault("states: the inputs of a convolution are not kept", "kernels/cpu/state.inc", "x[j] = s->fresh ? v16_zero() : v16_load(state + (int64_t)j * a->n);", "x[j] = v16_zero();", "state_test")
-fault("states: a row begins with the state of the row before", LINE, ".fresh = c->span->pos + c->offset == 0", ".fresh = 0", RUN + "places")
+fault("states: a row begins with the state of the row before", LINE, ".fresh = c->span->pos + c->offset + begin == 0", ".fresh = 0", RUN + "places")
 fault("states: the last page of a state is not written home", LINE, "const int own = plan_own_pages(w->plan, w->layer);", "const int own = plan_own_pages(w->plan, w->layer) - 1;", RUN + "places")
-fault("states: tokens behind a prompt are another row's", LINE, "spans[-1].n += c->n;", "spans[-1].n += 0;", RUN + "kills")
+fault("states: tokens behind a prompt are another row's", LINE, "spans[n - 1].n += end;", "spans[n - 1].n += 0;", RUN + "kills")
 fault("states: attention's output passes its gate", "engine/line/layer_decode.c", "    if (!w->shape->query_gate)\n", "    if (1)\n", "family_golden.py --only qwen3_5-text")
 fault("states: decays are as the file has them", "engine/model/pack_source.c", "if (m->logs & ROLE_BIT(role))", "if (0)", "family_golden.py --only qwen3_5-text")
 fault("states: every fourth layer has one", FAMILY, "(i + 1) % every != 0", "(i + 1) % every == 0", "family_states_test")
@@ -32,6 +32,11 @@ fault("states: a GGUF file's MLPs are Mamba-2", NEMOTRON, ": widths[i] == 0     
 fault("states: rows of heads are paired as far as another model's turn", NEMOTRON, '".attention.head_count_kv .rope.dimension_count",', '".attention.head_count_kv",', "family_hybrid_test")
 fault("states: layers that predict further tokens are layers", NEMOTRON, "i < n - mtp;", "i < n;", "family_hybrid_test")
 fault("states: MLPs of a GGUF file may differ in width", NEMOTRON, "        if (numbers[i] != 0 && *most != 0 && numbers[i] != *most)\n", "        if (0)\n", "family_hybrid_test")
+PREFIXES = RUN + "prefixes"
+fault("prefixes: states of those that share begin with nothing", LINE + ":share_state", "s->pos == r->shared", "0", PREFIXES)
+fault("prefixes: those that share less get no state", LINE + ":prefix_next", "(!next || s->pos < next)", "(!next || s->pos > next)", PREFIXES)
+fault("prefixes: a state is copied a tile later", LINE + ":prefix_next", "s->pos <= end", "s->pos < end", PREFIXES)
+fault("prefixes: the first prompt begins again behind a prefix", LINE + ":run_next", "c->span->pos + c->offset + begin == 0", "c->span->pos + c->offset == 0", PREFIXES)
 FFN, SHAPE, COSTS, LATENT = "engine/line/layer_ffn.c", "policy/shape.c", "engine/line/costs.c", GOLDEN + "nemotron_h-latent"
 fault("narrow experts: experts may be of any width", NEMOTRON, "if (shape->expert_dim > shape->dim || shape->expert_dim % FAMILY_EXPERT_ROWS != 0)", "if (0)", "family_hybrid_test")
 fault("narrow experts: a pack's experts may be wider than its tokens", SHAPE, "!in_range(s->expert_dim, 0, s->n_experts > 0 ? s->dim : 0)", "0", "family_hybrid_test")

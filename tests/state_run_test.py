@@ -5,6 +5,7 @@ Rows with a state of fixed size, of a gated delta net, of Mamba-2 beside experts
 of their own that use K and V of others (gemma4's small models). Wherever states, inputs, K and V are, however rows are batched, evicted from, sent back or
 resumed, and whatever becomes of a page: the same bytes. The numbers themselves are held to transformers' by family_golden.py.
 """
+import json
 import os
 import random
 import re
@@ -69,10 +70,10 @@ TWO = ["--batch", "3", "--batches", "2"]
 
 
 class Job:
-    def __init__(self, tally, place, name, n, *flags, tokens=(8, 32)):
+    def __init__(self, tally, place, name, n, *flags, tokens=(8, 32), rows=None):
         self.tally, self.place, self.name, self.flags = tally, place, name, flags
         self.model = place.write(f"{name}.cfg", MODELS[name].encode())
-        self.source = place.rows("rows.jsonl", job_rows(n, 21, tokens=tokens))
+        self.source = place.rows("rows.jsonl", rows or job_rows(n, 21, tokens=tokens))
         self.want = b""
         self.want = self.same("alone", "--batch", "1")
 
@@ -117,6 +118,30 @@ def places(tally, place, a, name):
 
 
 @each
+def prefixes(tally, place, a, name):
+    """Prompts that begin alike: a state is copied where a prefix ends, wherever tiles and batches end."""
+    r = random.Random(5)
+    common = [r.randrange(3, 2000) for _ in range(150)]
+    rows = [{"custom_id": f"r{i}", "prompt_token_ids": common[:n] + [r.randrange(3, 2000) for _ in range(own)], "max_tokens": 6 + i % 5,
+             "temperature": 0, "ignore_eos": True, "logprobs": 1}
+            for i, (n, own) in enumerate([(120, 0), (120, 4), (33, 20), (150, 1), (120, 9), (0, 50), (120, 30), (64, 2), (1, 3), (150, 40)])]
+    for flags in pick(([],), ([], H2O, ["--kv-policy", "window", "--kv-budget", "40"])):
+        job = Job(tally, place, name, 0, *flags, rows=rows)
+        cases = (("on the disk", [*ALL_ON_DISK, "--batch", "4", "--batches", "2"]),
+                 ("a device", [*DEVICE, *ALL_ON_DISK, "--batch", "5", "--batches", "2"]),
+                 ("two batches", ["--batch", "5", "--batches", "2", "-t", "2"]),
+                 ("one batch", ["--batch", "10", "--batches", "1"]),
+                 ("prompts by the piece", ["--batch", "6", "--batches", "1", "--prefill-tokens", "260"]))
+        for what, more in cases[:pick(2, 5)]:
+            base = Job(tally, place, name, 0, *flags, *DEVICE, rows=rows) if what == "a device" else job
+            summary = place.at("summary.json")
+            base.same(what, *more, "--summary", summary)
+            with open(summary, encoding="utf-8") as f:
+                shared = json.load(f)["shared_prompt_tokens"]
+            tally.check((shared > 100) == ("h2o" not in flags), f"{name}, {what}: {shared} tokens were shared")
+
+
+@each
 def kills(tally, place, a, name):
     """A killed job goes on from its tokens: what layers pass on is made again."""
     job = Job(tally, place, name, 10, *TWO, tokens=(20, 60))
@@ -155,4 +180,4 @@ def replans(tally, place, a, name):
 
 
 if __name__ == "__main__":
-    sys.exit(run_parts(__doc__, [places, kills, repairs, replans]))
+    sys.exit(run_parts(__doc__, [places, prefixes, kills, repairs, replans]))

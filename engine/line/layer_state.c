@@ -3,39 +3,93 @@
  * Owns: the order of the ops, and what these are told of the rows. Note: a row's state takes pages
  * of its own (struct kv_kind), one after the other from page 0 of the row on, and every step that
  * has tokens of the row reads and writes all of them; so states move, are checked and are computed
- * again as KV is. */
+ * again as KV is. Prompts that share a prefix with the first prompt of the batch begin with a copy
+ * of its state. */
 #include "engine/line/layer_impl.h"
 
 #include <math.h>
 
 #define UNIT_EPS 1e-6f // of the norms of q and k
 
-/* Writes the spans of all tiles, one per row and tile. Returns them; *n_spans [tiles]. */
-static void tell_states(struct layer_work *w, const struct batch *b, struct state_span *spans)
+/* What the ops do at once in a tile: spans of different rows. A tile has one run, and one more for
+ * each prefix of the first prompt that ends in the tile and that other prompts share: their states
+ * begin as the first prompt's is there. */
+struct run {
+    int from;   // of the first prompt: the token that the next run begins at; -1: no more runs
+    int shared; // prompts that share so many tokens get the first prompt's state; 0: none
+    int n_spans;
+};
+
+/* The first prompt's cut of a tile, if others share with this prompt; else NULL. */
+static const struct cut *shared_cut(const struct batch *b, const struct tile *t,
+                                    const struct cut *cuts)
 {
-    struct tile t = {0};
-    while (tile_next(w, b, &t, w->cuts)) {
-        int at = 0;
-        for (int i = 0; i < t.n_cuts; at += w->cuts[i].n, i++) {
-            const struct cut *c = &w->cuts[i];
-            const int row = c->span->row;
-            *spans++ = (struct state_span){
-                .row = row, .token = at, .n = c->n, .fresh = c->span->pos + c->offset == 0};
-            if (i > 0 && w->cuts[i - 1].span->row == row) { // a prompt, and known tokens after it
-                spans--;
-                spans[-1].n += c->n;
-            }
-        }
-    }
+    for (int i = 0; i < t->n_cuts && b->n_shared > 0; i++)
+        if (cuts[i].span == &b->spans[b->first_prompt])
+            return &cuts[i];
+    return NULL;
 }
 
-/* Spans of one tile. */
-static int count_spans(const struct tile *t, const struct cut *cuts)
+static struct run run_begin(const struct batch *b, const struct tile *t, const struct cut *cuts)
 {
-    int n = 0;
-    for (int i = 0; i < t->n_cuts; i++)
-        n += i == 0 || cuts[i - 1].span->row != cuts[i].span->row;
-    return n;
+    const struct cut *first = shared_cut(b, t, cuts);
+    return (struct run){.from = first ? first->offset : 0};
+}
+
+/* The end of the next shared prefix behind `from`, up to `end`; 0: there is none. */
+static int prefix_next(const struct batch *b, int from, int end)
+{
+    int next = 0;
+    for (int i = b->first_prompt + 1; i < b->n_spans; i++) {
+        const struct span *s = &b->spans[i];
+        if (s->kind == SPAN_PROMPT && s->pos > from && s->pos <= end && (!next || s->pos < next))
+            next = s->pos;
+    }
+    return next;
+}
+
+/* The next run of a tile; 0: there is none. Writes its spans, unless NULL. */
+static int run_next(const struct batch *b, const struct tile *t, const struct cut *cuts,
+                    struct run *r, struct state_span *spans)
+{
+    const struct cut *first = shared_cut(b, t, cuts);
+    const int from = r->from;
+    int at = 0, n = 0, last = -1;
+    if (from < 0)
+        return 0;
+    r->shared = first ? prefix_next(b, from, first->offset + first->n) : 0;
+    r->from = r->shared > 0 ? r->shared : -1;
+    for (int i = 0; i < t->n_cuts; at += cuts[i].n, i++) {
+        const struct cut *c = &cuts[i];
+        const int row = c->span->row, begin = c == first ? from - c->offset : 0;
+        const int end = c == first && r->shared > 0 ? r->shared - c->offset : c->n;
+        if (begin == end || (r->shared > 0 && c != first))
+            continue;
+        const int goes_on = row == last; // a prompt, and known tokens after it
+        n += !goes_on;
+        last = row;
+        if (spans && goes_on)
+            spans[n - 1].n += end;
+        else if (spans)
+            spans[n - 1] = (struct state_span){.row = row,
+                                               .token = at + begin,
+                                               .n = end - begin,
+                                               .fresh = c->span->pos + c->offset + begin == 0};
+    }
+    r->n_spans = n;
+    return 1;
+}
+
+/* After a run: the first prompt's state becomes that of the prompts that share its prefix. */
+static void share_state(struct layer_work *w, const struct batch *b, const struct run *r,
+                        const struct state_rows *rows)
+{
+    for (int i = b->first_prompt + 1; i < b->n_spans && r->shared > 0; i++) {
+        const struct span *s = &b->spans[i];
+        if (s->kind == SPAN_PROMPT && s->pos == r->shared)
+            ops_copy(&w->ops, rows->base + s->row * rows->stride,
+                     rows->base + b->spans[b->first_prompt].row * rows->stride, rows->stride);
+    }
 }
 
 /* Marks all pages of the states that the batch changes as written. */
@@ -144,9 +198,26 @@ static void gate_state(struct layer_work *w, const struct model_layer *l, const 
     }
 }
 
-static void state_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                       const struct state_rows *rows, const float *x, int n)
+/* The convolution of a tile, and what follows of it, run by run. */
+static void advance(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                    const struct batch *b, const struct tile *t, struct state_rows *rows)
 {
+    struct run r = run_begin(b, t, w->cuts);
+    for (; run_next(b, t, w->cuts, &r, NULL); rows->spans += r.n_spans) {
+        rows->n_spans = r.n_spans;
+        if (r.n_spans > 0)
+            convolve(w, l, weights, rows);
+        if (r.n_spans > 0 && w->shape->state != STATE_CONV)
+            recur(w, l, weights, rows);
+        share_state(w, b, &r, rows);
+    }
+}
+
+static void state_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
+                       const struct batch *b, const struct tile *t, struct state_rows *rows,
+                       const float *x)
+{
+    const int n = t->n;
     const int stride = shape_state_qkv(w->shape);
     float *qkv = w->state_qkv;
     int q, k, v;
@@ -162,22 +233,23 @@ static void state_tile(struct layer_work *w, const struct model_layer *l, const 
     layer_project(w, l, weights, gates, w->shape->state == STATE_DELTA ? 3 : 2, normed, n);
     if (w->shape->state_dt_scale > 0)
         layer_mix(w, w->state_dt, NULL, w->shape->state_dt_scale, 0, w->shape->state_v_heads, n);
-    convolve(w, l, weights, rows);
-    recur(w, l, weights, rows);
+    advance(w, l, weights, b, t, rows);
     gate_state(w, l, weights, n);
 }
 
 /* STATE_CONV: z = z times the convolution of v k. */
 static void conv_tile(struct layer_work *w, const struct model_layer *l, const uint8_t *weights,
-                      const struct state_rows *rows, const float *x, int n)
+                      const struct batch *b, const struct tile *t, struct state_rows *rows,
+                      const float *x)
 {
+    const int n = t->n;
     const struct projection in[] = {{ROLE_STATE_V, N_ROLES, w->state_qkv, ACT_NONE, 0, 0},
                                     {ROLE_STATE_K, N_ROLES, w->state_out, ACT_NONE, 0, 0},
                                     {ROLE_STATE_Z, N_ROLES, w->state_z, ACT_NONE, 0, 0}};
     const float *normed = layer_branch_input(w, l, weights, ROLE_NORM1_W, ROLE_NORM1_B, x, n);
     layer_project(w, l, weights, in, 3, normed, n);
     multiply(w, w->state_qkv, w->state_out, ACT_NONE, n);
-    convolve(w, l, weights, rows);
+    advance(w, l, weights, b, t, rows);
     multiply(w, w->state_z, w->state_qkv, ACT_NONE, n);
 }
 
@@ -187,24 +259,31 @@ void layer_state(struct layer_work *w, const struct model_layer *l, const struct
     const int64_t page = w->rows.layout.page_bytes;
     struct tile t = {0};
     int64_t n_spans = 0;
-    while (tile_next(w, b, &t, w->cuts))
-        n_spans += count_spans(&t, w->cuts);
-    struct state_span *spans = tables_take(w->tables, n_spans * (int64_t)sizeof *spans);
-    tell_states(w, b, spans);
+    while (tile_next(w, b, &t, w->cuts)) {
+        struct run r = run_begin(b, &t, w->cuts);
+        while (run_next(b, &t, w->cuts, &r, NULL))
+            n_spans += r.n_spans;
+    }
+    struct state_span *spans = tables_take(w->tables, n_spans * (int64_t)sizeof *spans),
+                      *at = spans;
+    t = (struct tile){0};
+    while (tile_next(w, b, &t, w->cuts)) {
+        struct run r = run_begin(b, &t, w->cuts);
+        for (; run_next(b, &t, w->cuts, &r, at); at += r.n_spans)
+            ;
+    }
     mark_states(w, b);
     tables_send(w->tables, &w->ops);
+    struct state_rows rows = {.base = kv->pages,
+                              .stride = plan_own_pages(w->plan, w->layer) * page,
+                              .spans = tables_seen(w->tables, spans)};
     t = (struct tile){0};
     while (tile_next(w, b, &t, w->cuts)) {
         float *x = hidden + (int64_t)t.first * w->shape->dim;
-        const struct state_rows rows = {.base = kv->pages,
-                                        .stride = plan_own_pages(w->plan, w->layer) * page,
-                                        .spans = tables_seen(w->tables, spans),
-                                        .n_spans = count_spans(&t, w->cuts)};
         if (w->shape->state == STATE_CONV)
-            conv_tile(w, l, weights, &rows, x, t.n);
+            conv_tile(w, l, weights, b, &t, &rows, x);
         else
-            state_tile(w, l, weights, &rows, x, t.n);
+            state_tile(w, l, weights, b, &t, &rows, x);
         tile_after(w, l, weights, &t, x);
-        spans += rows.n_spans;
     }
 }
