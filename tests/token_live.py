@@ -41,6 +41,7 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 TEKKEN = O200K.replace(CONTRACTIONS + "?", "").replace(r"\p{N}{1,3}", r"\p{N}")
 
+KIMI = r"[\p{Han}]+|" + O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("[\\r\\n/]*", "[\\r\\n]*")
 SEED = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 DEEPSEEK = (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
             r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
@@ -185,14 +186,17 @@ RULES = {  # tokenizer.ggml.pre: normalizer, pre-tokenizer, ignore_merges, adds 
     "qwen2": (normalizers.NFC, lambda: pre.Sequence([pre.Split(Regex(QWEN2), "isolated"),
                                                      pre.ByteLevel(add_prefix_space=False, use_regex=False)]), False, False),
 }
+LLAMA_LIKE = ("tekken", "lfm2", "pixtral", "falcon-h1", "falcon3", "midm-2.0")
 for name, *patterns in (("glm4", LLAMA3), ("gpt-4o", O200K), ("llama4", O200K), ("minimax-m2", O200K), ("tekken", TEKKEN),
                         ("lfm2", LLAMA3), ("pixtral", LLAMA3), ("dbrx", LLAMA3), ("smaug-bpe", LLAMA3), ("seed-coder", SEED),
                         ("deepseek-r1-qwen", QWEN2), ("stablelm2", QWEN2), ("solar-open", QWEN2), ("deepseek-v3", *DEEPSEEK),
-                        ("hunyuan", QWEN2), ("hunyuan-dense", *DEEPSEEK)):
+                        ("hunyuan", QWEN2), ("hunyuan-dense", *DEEPSEEK), ("kimi-k2", KIMI), ("kanana2", O200K), ("joyai-llm", *DEEPSEEK),
+                        ("kormo", QWEN2), ("megrez", QWEN2), ("falcon-h1", LLAMA3), ("falcon3", LLAMA3), ("midm-2.0", LLAMA3)):
     RULES[name] = (None, lambda p=patterns: pre.Sequence([*(pre.Split(Regex(x), "isolated") for x in p),
                                                           pre.ByteLevel(add_prefix_space=False, use_regex=False)]),
-                   name in ("tekken", "lfm2", "pixtral"), name in ("tekken", "lfm2", "pixtral"))
-RULES["exaone4"] = RULES["gpt-2"]
+                   name in LLAMA_LIKE, name in LLAMA_LIKE)
+for name in ("exaone4", "olmo", "a.x-4.0", "gigachat", "mellum"):
+    RULES[name] = RULES["gpt-2"]
 RULES["qwen35"] = (normalizers.NFC, lambda: pre.Sequence([pre.Split(Regex(QWEN35), "isolated"),
                                                           pre.ByteLevel(add_prefix_space=False, use_regex=False)]), False, False)
 RULES["refact"] = RULES["starcoder"] = RULES["smollm"]

@@ -17,12 +17,16 @@
 #define QWEN2        CONTRACTIONS NO_NUMBERS "\\p{N}" REST
 #define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define CASED(end)                                                                                 \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" end "|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER     \
+#define WORDS(upper, lower, end)                                                                   \
+    "[^\\r\\n\\p{L}\\p{N}]?" upper "*" lower "+" end "|[^\\r\\n\\p{L}\\p{N}]?" upper "+" lower     \
     "*" end
-#define CASED_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define TEKKEN     CASED("") "|\\p{N}" CASED_REST
-#define O200K      CASED(CONTRACTIONS "?") "|\\p{N}{1,3}" CASED_REST
+#define WORDS_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TEKKEN     WORDS(UPPER, LOWER, "") "|\\p{N}" WORDS_REST
+#define O200K      WORDS(UPPER, LOWER, CONTRACTIONS "?") "|\\p{N}{1,3}" WORDS_REST
+/* Chinese characters are words of their own; a class may not take another away here. */
+#define NO_HAN(class) "(?:(?!\\p{Han})" class ")"
+#define KIMI                                                                                       \
+    "\\p{Han}+|" WORDS(NO_HAN(UPPER), NO_HAN(LOWER), CONTRACTIONS "?") "|\\p{N}{1,3}" REST
 /* Marks belong to letters. */
 #define QWEN35                                                                                     \
     CONTRACTIONS                                                                                   \
@@ -56,24 +60,35 @@ static const struct pre_rule RULES[] = {
     {.name = "llama-v3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "lfm2", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "falcon-h1", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "falcon3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
+    {.name = "midm-2.0", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "pixtral", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
     {.name = "dbrx", .pattern = LLAMA3},
     {.name = "smaug-bpe", .pattern = LLAMA3},
     {.name = "exaone4", .byte_level_regex = 1},
+    {.name = "olmo", .byte_level_regex = 1},
+    {.name = "a.x-4.0", .byte_level_regex = 1},
+    {.name = "gigachat", .byte_level_regex = 1},
+    {.name = "mellum", .byte_level_regex = 1},
     {.name = "seed-coder", .pattern = SEED},
     {.name = "deepseek-v3", .pattern = "\\p{N}{1,3}", .then = {KANA_HAN, DEEPSEEK}},
     {.name = "hunyuan-dense", .pattern = "\\p{N}{1,3}", .then = {KANA_HAN, DEEPSEEK}},
+    {.name = "joyai-llm", .pattern = "\\p{N}{1,3}", .then = {KANA_HAN, DEEPSEEK}},
+    {.name = "kimi-k2", .pattern = KIMI},
     {.name = "qwen2", .pattern = QWEN2, .nfc = 1},
     {.name = "deepseek-r1-qwen", .pattern = QWEN2},
     {.name = "stablelm2", .pattern = QWEN2},
     {.name = "solar-open", .pattern = QWEN2},
     {.name = "hunyuan", .pattern = QWEN2},
+    {.name = "kormo", .pattern = QWEN2},
+    {.name = "megrez", .pattern = QWEN2},
     {.name = "qwen35", .pattern = QWEN35, .nfc = 1},
     {.name = "glm4", .pattern = LLAMA3},
     {.name = "chatglm-bpe", .pattern = LLAMA3},
     {.name = "command-r", .nfc = 1, .digits = 1, .byte_level_regex = 1},
     {.name = "gpt-4o", .pattern = O200K},
     {.name = "llama4", .pattern = O200K},
+    {.name = "kanana2", .pattern = O200K},
     {.name = "minimax-m2", .pattern = O200K},
     {.name = "tekken", .pattern = TEKKEN, .ignore_merges = 1, .adds_bos = 1},
 };
