@@ -76,7 +76,7 @@ enum err scratch_room(const char *list, struct scratch_room *room)
     dev_t devices[SCRATCH_MAX];
     int64_t free_bytes[SCRATCH_MAX];
     int n = 0, sharing[SCRATCH_MAX] = {0};
-    *room = (struct scratch_room){.free_bytes = -1, .total_bytes = 0};
+    *room = (struct scratch_room){.free_bytes = -1};
     for (const char *at = list; n < SCRATCH_MAX && next_folder(&at, folder); n++) {
         struct stat st;
         struct statvfs fs;
