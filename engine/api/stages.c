@@ -170,7 +170,12 @@ static enum err plan_cut(const struct finder *f, int batches, int resident, stru
     TRY(plan_stages(f, &common, p));
     for (int i = 0; i < n; i++)
         pipeline_agree(&common.ranks, &p->stages[i].plan);
-    TRY(plan_stages(f, &common, p));
+    /* The search may have grown a batch with less look-ahead than it tries for a batch that is
+     * given; then fewer rows fit. */
+    enum err err = plan_stages(f, &common, p);
+    for (; err == ERR_FIT && common.ranks.batch > 1; err = plan_stages(f, &common, p))
+        common.ranks.batch -= max_i64(common.ranks.batch / 8, 1);
+    TRY(err);
     time_job(f, p);
     return OK;
 }
