@@ -353,8 +353,8 @@ fault("rows go to all alike", "engine/api/machines.c", "s->rows /= max_d(s->time
 fault("a list has no end", "engine/api/machines.c", "many > MACHINES_MAX - machines", "many > MACHINES_MAX", f"{MACHINES} bad")
 fault("one machine is a pipeline", "engine/cli/commands_plan.c", "if (machines->n == 1)", "if (0)", f"{MACHINES} one")
 fault("layers go to all stages alike", "engine/api/stages.c", "f->s_per_byte[i] * f->layer_bytes[layer];", "1;", f"{MACHINES} unlike")
-fault("stages take batches of their own", "engine/api/stages.c", "    TRY(plan_stages(f, &common, p));\n    time_job",
-      "    time_job", f"{MACHINES} unlike")
+fault("stages take batches of their own", "engine/api/stages.c", "enum err err = plan_stages(f, &common, p);",
+      "enum err err = OK;", f"{MACHINES} unlike")
 fault("a pipeline is full at once", "engine/api/stages.c", "p->fill_s = way_s - most_s / p->groups;", "p->fill_s = 0;", f"{MACHINES} equal")
 fault("a network of any speed", "engine/api/stages.c", "s->hop_s = i + 1 < p->n ? hop_s(f, p, i, passes) : 0;", "s->hop_s = 0;", f"{MACHINES} links")
 fault("p2p between boxes", "policy/machine.c", "one_box && a->p2p > 0", "a->p2p > 0", f"{MACHINES} links")

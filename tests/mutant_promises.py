@@ -42,7 +42,7 @@ fault("disk is not held against its budget", "policy/plan.c:plan_check",
 fault("KV on disk takes no disk", "engine/line/home.c:home_place_stays",
       "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, kv[TIER_NVME]);", "CARVE_BLOCKS(c, kv, ARENA_DISK, 1, 0);", "plan_test")
 fault("copies of weights take no disk", "engine/line/home.c:place_copies", "c->set->weights->layer_bytes[layer], RING_STRIPE_BYTES",
-      "4096, RING_STRIPE_BYTES", "engine_test")
+      "4096, RING_STRIPE_BYTES", "placement_test.py --only experts")
 fault("scratch is not reserved", "offload/scratch.c:scratch_reserve",
       "int e = posix_fallocate(s->fds[i], 0, each);", "int e = ftruncate(s->fds[i], each) == 0 ? 0 : errno;",
       "nth_test.py --only calls")
