@@ -180,10 +180,10 @@ static enum err name_pace(struct run *r)
     char key[256];
     struct device_info device = {0};
     struct scratch_room disk;
-    TRY(scratch_room(r->session->offload_dir, &disk));
     uint64_t rates = hash_bytes(&r->costs.rates, (int64_t)sizeof r->costs.rates, 0);
     if (r->config->machine)
         return OK;
+    TRY(scratch_room(r->session->offload_dir, &disk));
     if (!r->session->device->api->unified)
         TRY(r->session->device->api->info(r->session->device, &device));
     for (int i = 0; i < N_MACHINE_RATES; i++)
