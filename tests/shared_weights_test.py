@@ -134,7 +134,7 @@ def locks(pid):
 
 
 def fills(tally, place, a):
-    """A process that stands still while it fills a layer holds up nobody; when it is killed, another fills the layer."""
+    """While one process fills a layer and is stopped, the others go on; when it is killed, another process fills the layer."""
     job = bed(tally, place)
     ram = str(enough(job, 2))
     for name in ("stopped", "killed"):

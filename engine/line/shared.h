@@ -5,10 +5,10 @@
  *
  * The file is decided once, before any process but the first has planned, and never changes: so
  * each process knows its share of the file before it takes memory. A layer is filled by the process
- * that holds the lock of its byte of the file. The kernel drops the locks of a process that dies,
- * so nobody waits for the dead. Nobody waits for the living either: whoever needs a layer that
- * another process is filling reads it from the disk for one pass. A read that a dead process had in
- * flight may still arrive; it brings the bytes that the next process reads and verifies. */
+ * that holds the lock of the layer's byte of the file. The kernel drops the locks of a process that
+ * dies, and then another process fills the layer. A process that needs a layer while another one
+ * fills it does not wait: it reads the layer from the disk for one pass. A read that a dead process
+ * had in flight may still arrive, with the same bytes that the next process reads and verifies. */
 #ifndef ENGINE_LINE_SHARED_H
 #define ENGINE_LINE_SHARED_H
 
@@ -27,7 +27,7 @@ void shared_read(int fd, int workers, struct plan_shared *shared);
 
 enum shared_turn {
     SHARED_BUSY,  // another process fills the layer now
-    SHARED_READY, // its bytes are there, and nobody writes them any more
+    SHARED_READY, // the layer's bytes are there, and no process writes them again
     SHARED_MINE   // the caller fills it, and calls shared_end()
 };
 /* `base`: the file's mapping. */
