@@ -229,13 +229,13 @@ def ops(bench):
 
 
 def libraries(bench):
-    """Needs libdnnl-dev and libopenblas-dev."""
+    """Needs libdnnl-dev 3 (Debian 13) and libopenblas-dev."""
     a, binary = bench.a, os.path.join(TREE, "build/matmul_libs")
     subprocess.run(["make", "-s", "-C", TREE, "build/libsluice.a"], check=True, stdout=sys.stderr)
     done = subprocess.run(["gcc", "-std=c17", "-O2", "-D_GNU_SOURCE", "-I.", "bench/peers/matmul_libs.c", "build/libsluice.a",
                            "-o", binary, "-ldnnl", "-lopenblas", "-fopenmp", *LDLIBS], cwd=TREE)
     if done.returncode:
-        sys.exit("run.py: matmul_libs.c needs: apt-get install libdnnl-dev libopenblas-dev")
+        sys.exit("run.py: matmul_libs.c needs: apt-get install libdnnl-dev (3.x, Debian 13) libopenblas-dev")
     told = bench.idle()
     done = subprocess.run([binary, str(a.threads), str(a.turns)], stdout=subprocess.PIPE, text=True, check=True)
     rows = rows_of(done.stdout)

@@ -1,11 +1,12 @@
 /* bench/peers/matmul_libs.c - our matmul beside oneDNN's (bf16) and OpenBLAS's (f32), the same
  * shapes, in one process. Prints rows lib,isa,threads,n,k,m,gflops.
  *
- * Not built by make. Needs Debian's libdnnl-dev (2.x) and libopenblas-dev; at the top of the tree,
- * after `make build/libsluice.a`:
+ * Not built by make. Needs Debian's libdnnl-dev (3.x: Debian 13 or later) and libopenblas-dev; at
+ * the top of the tree, after `make build/libsluice.a`:
  *   gcc -std=c17 -O2 -D_GNU_SOURCE -I. -I/usr/include/x86_64-linux-gnu bench/peers/matmul_libs.c \
  *     build/libsluice.a -o build/matmul_libs -ldnnl -lopenblas -fopenmp -ljansson -lpcre2-8 \
- *     -lutf8proc -luring -lhwloc -lzstd -ldl -lm -pthread && build/matmul_libs [THREADS [ROUNDS]]
+ *     -lutf8proc -luring -lhwloc -lzstd -lisal -ldl -lm -pthread && build/matmul_libs [THREADS
+ * [ROUNDS]]
  *
  * What is fair: every lib has its weights in the order it likes best, 128 MB of copies of them, and
  * takes turns with the others, with a pause in which their threads fall asleep. oneDNN gets its
@@ -131,22 +132,24 @@ static double measure(struct cell *c, void (*call)(struct cell *c, int copy))
 static void dnnl_open(struct cell *c)
 {
     dnnl_memory_desc_t src, any, dst;
-    dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd;
     const dnnl_dims_t x = {c->m, c->k}, w = {c->k, c->n}, y = {c->m, c->n};
-    dnnl_memory_desc_init_by_tag(&src, 2, x, dnnl_bf16, dnnl_ab);
-    dnnl_memory_desc_init_by_tag(&any, 2, w, dnnl_bf16, dnnl_format_tag_any);
-    dnnl_memory_desc_init_by_tag(&dst, 2, y, dnnl_f32, dnnl_ab);
     CHECK(dnnl_engine_create(&c->engine, dnnl_cpu, 0) == dnnl_success);
     dnnl_stream_create(&c->stream, c->engine, dnnl_stream_default_flags);
-    dnnl_matmul_desc_init(&desc, &src, &any, NULL, &dst);
-    CHECK(dnnl_primitive_desc_create(&pd, &desc, NULL, c->engine, NULL) == dnnl_success);
-    const dnnl_memory_desc_t *best = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
+    dnnl_memory_desc_create_with_tag(&src, 2, x, dnnl_bf16, dnnl_ab);
+    dnnl_memory_desc_create_with_tag(&any, 2, w, dnnl_bf16, dnnl_format_tag_any);
+    dnnl_memory_desc_create_with_tag(&dst, 2, y, dnnl_f32, dnnl_ab);
+    CHECK(dnnl_matmul_primitive_desc_create(&pd, c->engine, src, any, NULL, dst, NULL) ==
+          dnnl_success);
+    const_dnnl_memory_desc_t best = dnnl_primitive_desc_query_md(pd, dnnl_query_weights_md, 0);
     dnnl_primitive_create(&c->primitive, pd);
     copies_make(c, (int64_t)dnnl_memory_desc_get_size(best));
-    dnnl_memory_create(&c->src, &src, c->engine, c->x16);
+    dnnl_memory_create(&c->src, src, c->engine, c->x16);
     dnnl_memory_create(&c->weights, best, c->engine, c->bytes);
-    dnnl_memory_create(&c->dst, &dst, c->engine, c->y);
+    dnnl_memory_create(&c->dst, dst, c->engine, c->y);
+    dnnl_memory_desc_destroy(src);
+    dnnl_memory_desc_destroy(any);
+    dnnl_memory_desc_destroy(dst);
     dnnl_primitive_desc_destroy(pd);
 }
 
@@ -220,7 +223,7 @@ int main(int argc, char **argv)
                              .k = shapes[s][1],
                              .m = rows[r],
                              .threads = threads,
-                             .ops = {isa_best(), COMPUTE_F32, pool}};
+                             .ops = {.isa = isa_best(), .compute = COMPUTE_F32, .pool = pool}};
             c.x = take((int64_t)c.m * c.k * 4);
             c.x16 = take((int64_t)c.m * c.k * 2);
             c.y = take((int64_t)c.m * c.n * 4);
