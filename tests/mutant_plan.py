@@ -442,6 +442,7 @@ fault("costs are counted for one size of a tile", "engine/line/costs.c:engine_co
       "const int tile = PLAN_TILE_TOKENS;", "costs_test")
 fault("a tile is much larger than any step", "policy/plan.c:derive_tiles", "plan->tile_tokens / 2 >= plan->step_tokens",
       "plan->tile_tokens / 2 > plan->step_tokens", "tiles_test")
+fault("a batch that the search took is refused", "policy/search.c:search_all", "late.ahead_state = 0;", "", "plan_device_test.py --only given")
 fault("nothing fits beside a large tile", "policy/search.c:search_tiles", "if (best || s->tile_tokens == PLAN_TILE_TOKENS)", "if (1)",
       "tiles_test")
 fault("a device's head has more positions at once than there are", "policy/plan.c:derive_tiles",

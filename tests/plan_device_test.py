@@ -139,6 +139,17 @@ def corners(tally, place, a):
     tally.check("--percent" in bad.error_line(), f"more than all: {bad.last()}")
 
 
+def given(tally, place, a):
+    """A batch that the search takes is not refused when it is asked for, also where KV has room for one frame only."""
+    model, machine = (os.path.join(os.path.dirname(trial.HERE), "configs", name) for name in ("opt-30b.cfg", "machine-t4.cfg"))
+    job = ["--prompt-len", "512", "--gen-len", "64", "--num-prompts", "1000", "--machine", machine, "--no-advice", "--batches"]
+    for batches in ("2", "3"):
+        found = place.sluice("plan", "-m", model, *job, batches)
+        rows = re.search(r"^rows .* of (\d+);", found.out, re.M)
+        again = place.sluice("plan", "-m", model, *job, batches, "--batch", rows[1]) if rows else found
+        tally.check(rows and again.code == 0 and rows[0] in again.out, f"{batches} batches: {rows}, then exit {again.code}: {again.last()}")
+
+
 @from_full
 def too_small(tally, place, a):
     """What does not fit names sizes with which it does, one budget after the other."""
@@ -181,4 +192,4 @@ def probed(tally, place, a):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, [freezes, corners, too_small, probed]))
+    sys.exit(trial.run_parts(__doc__, [freezes, corners, given, too_small, probed]))
