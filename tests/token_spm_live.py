@@ -358,7 +358,7 @@ def test_tiktoken(strings, tmp):
     write = {t: "".join(alphabet[b] for b in t) for t in ranks}
     merges = sorted((i, ranks[t[:k]], ranks[t[k:]], write[t[:k]], write[t[k:]]) for t, i in ranks.items()
                     for k in range(1, len(t)) if t[:k] in ranks and t[k:] in ranks)
-    for name, pattern, norm in (("tokenizer.model", live.LLAMA3, None), ("qwen.tiktoken", live.QWEN2, normalizers.NFC())):
+    for name, pattern, norm in (("tokenizer.model", live.LLAMA3, None), ("tiktoken.model", live.KIMI, None), ("qwen.tiktoken", live.QWEN2, normalizers.NFC())):
         ref = Tokenizer(models.BPE({write[t]: i for t, i in ranks.items()}, [m[3:] for m in merges], ignore_merges=True))
         ref.pre_tokenizer = pre.Sequence([pre.Split(Regex(pattern), "isolated"),
                                           pre.ByteLevel(add_prefix_space=False, use_regex=False)])

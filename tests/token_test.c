@@ -339,6 +339,7 @@ static void test_long_runs(void **state) // T10
          BOTH(SPLIT("{\"Regex\":\"(?i:'s|'t|'re)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|"
                     "\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|"
                     "\\\\s+(?!\\\\S)|\\\\s+\"}"))},
+        {"null", BOTH(SPLIT("{\"Regex\":\"\\\\s+$\"}"))},
     };
     static const char *const units[] = {"a",
                                         "A",
@@ -359,7 +360,7 @@ static void test_long_runs(void **state) // T10
                                         " \n",
                                         "'",
                                         "''s"};
-    char *text = malloc(MIB);
+    char *text = malloc(MIB + 1);
     for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
         struct tokenizer *tok = tokenizer_make(&(struct made){
             .normalizer = steps[s][0],
@@ -372,12 +373,25 @@ static void test_long_runs(void **state) // T10
             int64_t n_unit = (int64_t)strlen(units[u]), n = MIB / n_unit * n_unit;
             for (int64_t i = 0; i < n; i += n_unit)
                 memcpy(text + i, units[u], (size_t)n_unit);
-            long_encode(tok, text, n);
+            text[n] = 'x';
+            long_encode(tok, text, n + 1);
         }
         assert_true(tokenizer_bytes(tok) - held <= TOKEN_SCRATCH_BYTES);
         tokenizer_close(tok);
     }
     free(text);
+}
+
+/* A dollar is before each newline and at the end. */
+static void test_line_ends(void **state)
+{
+    (void)state;
+    struct tokenizer *tok = tokenizer_make(&(struct made){.added = "",
+                                                          .pre = BOTH(SPLIT("{\"Regex\":\"b$\"}")),
+                                                          .vocab = ",\"ab\":256",
+                                                          .merges = "\"a b\""});
+    expect_ids(tok, "abab\nab\n\nab", 0, 10, 256, 'a', 'b', '\n', 'a', 'b', '\n', '\n', 'a', 'b');
+    tokenizer_close(tok);
 }
 
 static void test_scratch_limit(void **state)
@@ -414,7 +428,7 @@ int main(void)
         cmocka_unit_test(test_side_files),    cmocka_unit_test(test_vocab_json),
         cmocka_unit_test(test_decode),        cmocka_unit_test(test_stream_is_decode),
         cmocka_unit_test(test_merge_order),   cmocka_unit_test(test_long_runs),
-        cmocka_unit_test(test_scratch_limit),
+        cmocka_unit_test(test_scratch_limit), cmocka_unit_test(test_line_ends),
     };
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);
 }

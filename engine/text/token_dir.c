@@ -478,11 +478,11 @@ static enum err prefix_rule(struct token_dir *t)
     return OK;
 }
 
-/* is_qwen: the file is a *.tiktoken. */
-static enum err spm_load(struct token_dir *t, const char *buf, int64_t n, int is_qwen)
+/* rule: how the text is split if the file is tiktoken's. */
+static enum err spm_load(struct token_dir *t, const char *buf, int64_t n, const char *rule)
 {
     int is_tiktoken = token_is_tiktoken(buf, n);
-    TRY(is_tiktoken ? token_load_tiktoken(t->d, buf, n, is_qwen) : token_load_spm(t->d, buf, n));
+    TRY(is_tiktoken ? token_load_tiktoken(t->d, buf, n, rule) : token_load_spm(t->d, buf, n));
     TRY(prefix_rule(t));
     TRY(model_specials(t));
     return ends_add(t, t->d->model == MODEL_BPE && !is_tiktoken);
@@ -491,14 +491,16 @@ static enum err spm_load(struct token_dir *t, const char *buf, int64_t n, int is
 /* Loads the first existing single-file vocabulary. */
 static enum err model_file_load(struct token_dir *t, int *found)
 {
-    static const char *const names[] = {"tokenizer.model", "spiece.model", "tiktoken.model",
-                                        "qwen.tiktoken"};
+    static const char *const files[][2] = {{"tokenizer.model", "llama3"},
+                                           {"spiece.model", "llama3"},
+                                           {"tiktoken.model", "kimi-k2"},
+                                           {"qwen.tiktoken", "qwen2"}};
     *found = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !*found; i++) {
+    for (size_t i = 0; i < sizeof files / sizeof *files && !*found; i++) {
         char *buf;
         int64_t n;
-        TRY(dir_file(t, names[i], DIR_BYTES_MAX, &buf, &n, found));
-        enum err e = *found ? spm_load(t, buf, n, i == 3) : OK;
+        TRY(dir_file(t, files[i][0], DIR_BYTES_MAX, &buf, &n, found));
+        enum err e = *found ? spm_load(t, buf, n, files[i][1]) : OK;
         free(buf);
         TRY(e);
     }

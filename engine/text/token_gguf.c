@@ -1,125 +1,13 @@
 /* engine/text/token_gguf.c - the tokenizer in the metadata of a GGUF file, into a draft.
  *
- * Owns: the tokenizer.ggml.* keys, and the table from tokenizer.ggml.pre to the normalizers and
- * pre-tokenizers of the named models. Refuses: vocabularies other than gpt2 (byte-level BPE), llama
- * (SentencePiece BPE), gemma4 (BPE over characters) and t5 (Unigram), and names missing in the
- * table. Note: for byte-level vocabularies the file has only the name of the splitting rules; for
- * SentencePiece it has scores and no merges. */
+ * Owns: the tokenizer.ggml.* keys. Refuses: vocabularies other than gpt2 (byte-level BPE), llama
+ * (SentencePiece BPE), gemma4 (BPE over characters) and t5 (Unigram). Note: for byte-level
+ * vocabularies the file has only the name of the splitting rules (token_rules.c); for SentencePiece
+ * it has scores and no merges. */
 #include "engine/model/containers/gguf.h"
 #include "engine/text/token_impl.h"
 
 #include <string.h>
-
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define NO_NUMBERS   "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-#define REST         "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3       CONTRACTIONS NO_NUMBERS "\\p{N}{1,3}" REST
-#define QWEN2        CONTRACTIONS NO_NUMBERS "\\p{N}" REST
-#define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define WORDS(upper, lower, end)                                                                   \
-    "[^\\r\\n\\p{L}\\p{N}]?" upper "*" lower "+" end "|[^\\r\\n\\p{L}\\p{N}]?" upper "+" lower     \
-    "*" end
-#define WORDS_REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define TEKKEN     WORDS(UPPER, LOWER, "") "|\\p{N}" WORDS_REST
-#define O200K      WORDS(UPPER, LOWER, CONTRACTIONS "?") "|\\p{N}{1,3}" WORDS_REST
-/* Chinese characters are words of their own; a class may not take another away here. */
-#define NO_HAN(class) "(?:(?!\\p{Han})" class ")"
-#define KIMI                                                                                       \
-    "\\p{Han}+|" WORDS(NO_HAN(UPPER), NO_HAN(LOWER), CONTRACTIONS "?") "|\\p{N}{1,3}" REST
-/* Marks belong to letters. */
-#define QWEN35                                                                                     \
-    CONTRACTIONS                                                                                   \
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"           \
-    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-
-#define SEED                                                                                       \
-    CONTRACTIONS NO_NUMBERS "\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define KANA_HAN "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
-#define DEEPSEEK                                                                                   \
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"                                        \
-    "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"                      \
-    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-
-/* A known splitting rule: the patterns, if any, are split off in turn before ByteLevel. */
-struct pre_rule {
-    const char *name, *pattern, *then[2];
-    int nfc, digits, byte_level_regex;
-    int ignore_merges, adds_bos; // defaults if the file does not say
-};
-
-static const struct pre_rule RULES[] = {
-    {.name = "gpt-2", .byte_level_regex = 1},
-    {.name = "default", .byte_level_regex = 1},
-    {.name = "phi-2", .byte_level_regex = 1},
-    {.name = "smollm", .digits = 1, .byte_level_regex = 1},
-    {.name = "starcoder", .digits = 1, .byte_level_regex = 1},
-    {.name = "refact", .digits = 1, .byte_level_regex = 1},
-    {.name = "llama-bpe", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "llama3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "llama-v3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "lfm2", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "falcon-h1", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "falcon3", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "midm-2.0", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "pixtral", .pattern = LLAMA3, .ignore_merges = 1, .adds_bos = 1},
-    {.name = "dbrx", .pattern = LLAMA3},
-    {.name = "smaug-bpe", .pattern = LLAMA3},
-    {.name = "exaone4", .byte_level_regex = 1},
-    {.name = "olmo", .byte_level_regex = 1},
-    {.name = "a.x-4.0", .byte_level_regex = 1},
-    {.name = "gigachat", .byte_level_regex = 1},
-    {.name = "mellum", .byte_level_regex = 1},
-    {.name = "seed-coder", .pattern = SEED},
-    {.name = "deepseek-v3", .pattern = "\\p{N}{1,3}", .then = {KANA_HAN, DEEPSEEK}},
-    {.name = "hunyuan-dense", .pattern = "\\p{N}{1,3}", .then = {KANA_HAN, DEEPSEEK}},
-    {.name = "joyai-llm", .pattern = "\\p{N}{1,3}", .then = {KANA_HAN, DEEPSEEK}},
-    {.name = "kimi-k2", .pattern = KIMI},
-    {.name = "qwen2", .pattern = QWEN2, .nfc = 1},
-    {.name = "deepseek-r1-qwen", .pattern = QWEN2},
-    {.name = "stablelm2", .pattern = QWEN2},
-    {.name = "solar-open", .pattern = QWEN2},
-    {.name = "hunyuan", .pattern = QWEN2},
-    {.name = "kormo", .pattern = QWEN2},
-    {.name = "megrez", .pattern = QWEN2},
-    {.name = "qwen35", .pattern = QWEN35, .nfc = 1},
-    {.name = "glm4", .pattern = LLAMA3},
-    {.name = "chatglm-bpe", .pattern = LLAMA3},
-    {.name = "command-r", .nfc = 1, .digits = 1, .byte_level_regex = 1},
-    {.name = "gpt-4o", .pattern = O200K},
-    {.name = "llama4", .pattern = O200K},
-    {.name = "kanana2", .pattern = O200K},
-    {.name = "minimax-m2", .pattern = O200K},
-    {.name = "tekken", .pattern = TEKKEN, .ignore_merges = 1, .adds_bos = 1},
-};
-
-static enum err rule_find(const struct token_draft *d, const char *name, int64_t n,
-                          const struct pre_rule **rule)
-{
-    for (size_t i = 0; i < sizeof RULES / sizeof *RULES; i++) {
-        if ((int64_t)strlen(RULES[i].name) == n && !memcmp(RULES[i].name, name, (size_t)n)) {
-            *rule = &RULES[i];
-            return OK;
-        }
-    }
-    return fail(ERR_INPUT, "%s: tokenizer.ggml.pre: unsupported pre-tokenizer '%.*s'", d->file,
-                (int)min_i64(n, 60), name);
-}
-
-static enum err rule_apply(struct token_draft *d, const struct pre_rule *rule)
-{
-    if (rule->nfc)
-        TRY(draft_step(d, (struct token_step){.kind = STEP_NFC}));
-    if (rule->digits)
-        TRY(draft_step(d, (struct token_step){.kind = STEP_DIGITS, .behavior = SPLIT_ISOLATED}));
-    const char *const patterns[] = {rule->pattern, rule->then[0], rule->then[1]};
-    for (int i = 0; i < 3 && patterns[i]; i++) {
-        struct token_step step = {.kind = STEP_SPLIT_REGEX, .behavior = SPLIT_ISOLATED};
-        TRY(draft_text(d, patterns[i], (int64_t)strlen(patterns[i]), &step.a));
-        TRY(draft_step(d, step));
-    }
-    return draft_byte_level(d, 0, rule->byte_level_regex);
-}
 
 static enum err vocab_load(struct token_draft *d, const struct gguf *g)
 {
@@ -333,7 +221,7 @@ enum err token_load_gguf(struct token_draft *d, const struct gguf *g)
     const char *name = "default";
     int64_t n = (int64_t)strlen(name);
     int found;
-    const struct pre_rule *rule = NULL;
+    const struct split_rule *rule = NULL;
     const char *model;
     int64_t n_model;
     TRY(gguf_str(g, "tokenizer.ggml.model", &model, &n_model, &found));
@@ -350,10 +238,10 @@ enum err token_load_gguf(struct token_draft *d, const struct gguf *g)
                     d->file, (int)min_i64(n_model, 60), model);
     d->flags = TOKEN_BYTES;
     TRY(gguf_str(g, "tokenizer.ggml.pre", &name, &n, &found));
-    TRY(rule_find(d, name, n, &rule));
+    TRY(split_rule_find(d, name, n, &rule));
     TRY(vocab_load(d, g));
     TRY(merges_load(d, g));
     d->flags |= rule->ignore_merges ? TOKEN_IGNORE_MERGES : 0;
-    TRY(rule_apply(d, rule));
+    TRY(split_rule_apply(d, rule));
     return specials_load(d, g, rule->adds_bos);
 }

@@ -371,8 +371,20 @@ enum err spm_piece(struct token_draft *d, const struct spm *m, int64_t id, const
                    int64_t n, double score, int64_t type);
 /* Call after the last piece. unk: the unknown token, -1: none. */
 enum err spm_finish(struct token_draft *d, const struct spm *m, int32_t unk);
-/* token_tiktoken.c: lines of base64 and rank. is_qwen: Qwen's pattern, else Llama 3's. */
-enum err token_load_tiktoken(struct token_draft *d, const char *buf, int64_t n, int is_qwen);
+/* token_rules.c: how a named model splits a text. patterns: split off in turn; NULL ends them. */
+#define SPLITS_MOST 6
+struct split_rule {
+    const char *name, *patterns[SPLITS_MOST + 1];
+    int nfc, digits, byte_level_regex;
+    int ignore_merges, adds_bos; // of a GGUF file that does not say
+};
+/* ERR_INPUT: no model has this name. */
+enum err split_rule_find(const struct token_draft *d, const char *name, int64_t n,
+                         const struct split_rule **rule);
+/* Appends the normalizers, the splits and ByteLevel. */
+enum err split_rule_apply(struct token_draft *d, const struct split_rule *rule);
+/* token_tiktoken.c: lines of base64 and rank. rule: the name of the model's splitting rule. */
+enum err token_load_tiktoken(struct token_draft *d, const char *buf, int64_t n, const char *rule);
 int token_is_tiktoken(const char *buf, int64_t n);
 /* token_tekken.c: tekken.json, n bytes at buf. */
 enum err token_load_tekken(struct token_draft *d, const char *buf, int64_t n);

@@ -208,6 +208,13 @@ static void class_member(struct translation *t)
     put(t, t->in + t->at++, 1);
 }
 
+/* Before every newline and at the end; PCRE2's own $ only before a last newline. */
+static void line_end(struct translation *t)
+{
+    put_text(t, "(?=\\n|\\z)");
+    t->at++;
+}
+
 static void translate(struct translation *t)
 {
     while (t->at < t->n && !t->refused) {
@@ -222,7 +229,9 @@ static void translate(struct translation *t)
             group(t);
         else if (c == '{')
             repeat(t);
-        else if (c == '^' || c == '$')
+        else if (c == '$')
+            line_end(t);
+        else if (c == '^')
             t->refused = "an anchor";
         else
             put(t, t->in + t->at++, 1);

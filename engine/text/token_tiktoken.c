@@ -1,15 +1,12 @@
 /* engine/text/token_tiktoken.c - vocabularies in tiktoken's format, and base64.
  *
- * Owns: lines "base64 rank", and the two patterns of such models: Llama 3's (tokenizer.model) and
- * Qwen's (*.tiktoken). Refuses: special tokens, which are in the config beside the file. Note:
- * there is no list of merges. Among adjacent pairs, the one whose union has the lowest rank merges
- * first; a pre-token that is a token is taken whole. */
+ * Owns: lines "base64 rank". Refuses: special tokens, which are in the config beside the file, and
+ * the splitting rule, which the name of the file says. Note: there is no list of merges. Among
+ * adjacent pairs, the one whose union has the lowest rank merges first; a pre-token that is a token
+ * is taken whole. */
 #include "engine/text/token_impl.h"
 
 #include <string.h>
-
-#define PATTERN_HEAD "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
-#define PATTERN_TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 static int base64_digit(char c)
 {
@@ -75,7 +72,7 @@ int token_is_tiktoken(const char *buf, int64_t n)
     return n_line > 0 && line_read(buf, n_line, bytes, &n_bytes, &rank);
 }
 
-enum err token_load_tiktoken(struct token_draft *d, const char *buf, int64_t n, int is_qwen)
+enum err token_load_tiktoken(struct token_draft *d, const char *buf, int64_t n, const char *rule)
 {
     char bytes[2 * TOKEN_PIECE_BYTES_MAX];
     long long line = 1;
@@ -92,11 +89,7 @@ enum err token_load_tiktoken(struct token_draft *d, const char *buf, int64_t n, 
     }
     TRY(draft_place(d));
     TRY(draft_merges_all(d));
-    if (is_qwen)
-        TRY(draft_step(d, (struct token_step){.kind = STEP_NFC}));
-    struct token_step step = {.kind = STEP_SPLIT_REGEX, .behavior = SPLIT_ISOLATED};
-    const char *pattern = is_qwen ? PATTERN_HEAD PATTERN_TAIL : PATTERN_HEAD "{1,3}" PATTERN_TAIL;
-    TRY(draft_text(d, pattern, (int64_t)strlen(pattern), &step.a));
-    TRY(draft_step(d, step));
-    return draft_byte_level(d, 0, 0);
+    const struct split_rule *found;
+    TRY(split_rule_find(d, rule, (int64_t)strlen(rule), &found));
+    return split_rule_apply(d, found);
 }
