@@ -290,7 +290,7 @@ def trained(corpus, **model):
     ref = Tokenizer(models.BPE())
     ref.pre_tokenizer = pre.ByteLevel(add_prefix_space=False)
     ref.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre.ByteLevel.alphabet(),
-                                                        show_progress=False))
+                                                        show_progress=False, max_token_length=64))
     state = json.loads(ref.to_str())["model"]
     return state["vocab"], [tuple(m) for m in state["merges"]]
 

@@ -347,7 +347,7 @@ def gemma4(tmp):
 
 def test_tiktoken(strings, tmp):
     """Base64 and rank: the lowest rank of a union merges first."""
-    vocab, _ = live.trained(corpus())
+    vocab, _ = live.trained(strings)
     spell = {c: b for b, c in enumerate(live_alphabet())}
     by_bytes = {bytes(spell[c] for c in t): i for t, i in vocab.items()}
     order = sorted(by_bytes, key=by_bytes.get)
