@@ -24,6 +24,7 @@ SMALL = "family = llama\ndim = 576\nlayers = 30\nheads = 9\nkv_heads = 3\nhead_d
 COLUMNS = ["table", "case", "processes", "turn", "seconds", "output_tokens_per_s", "ratio"]
 GROUPS = "/sys/fs/cgroup/cpu" if os.path.isdir("/sys/fs/cgroup/cpu") else "/sys/fs/cgroup"
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+       "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "PRTE_MCA_hwloc_default_binding_policy": "none",  # Open MPI 5
        "OMPI_MCA_hwloc_base_binding_policy": "none"}
 
 

@@ -31,7 +31,7 @@ static int teardown(void **state)
 /* File 0 is data.bin, read only; file 1 a scratch file of its own. */
 static struct mover *mover_make(enum ring_kind kind, int depth, const char *fault, int *fd)
 {
-    char path[128];
+    static char path[128]; // the mover's until it is closed
     snprintf(path, sizeof path, "%s/scratch.bin", temp_dir);
     *fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     assert_true(*fd >= 0);
