@@ -235,7 +235,7 @@ def formats(found):
 
 
 def start(found):
-    head = ["job"] + [t for s in found for t in (f"{s.cpu}: process, s", "of it opening and planning, s", "CPU not computing")]
+    head = ["job"] + [t for s in found for t in (f"{s.cpu}: process, s", "opening and planning, s", "time in which the CPU does not compute")]
     lines = []
     for case, in keys_of(found, ["case"]):
         line = [case]
