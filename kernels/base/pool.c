@@ -5,7 +5,9 @@
  * microseconds before it sleeps; while all threads spin, the mutex is unused. A thread that goes to
  * sleep first announces it (n_sleeping, caller_sleeps), then checks once more. A thread that wakes
  * others first changes the state, then checks for sleepers. All these atomics are sequentially
- * consistent, so at least one of the two sees the other. */
+ * consistent, so at least one of the two sees the other.
+ * After a wait for the disk the workers sleep, and to wake one takes longer than many ops: the
+ * caller computes the shares that no worker has begun when its own is done. */
 #include "kernels/base/pool.h"
 #include "kernels/base/arena.h"
 #include "kernels/base/thread.h"
@@ -15,15 +17,16 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define SPIN_NS     50000 // a worker's wait for the next op
-#define FINISH_NS   20000 // the caller's wait at the end of an op; longer means a missing CPU
-#define START_NS    3000  // the same while a worker still sleeps: it may need this CPU
-#define SPIN_CHECKS 64    // polls between two reads of the clock
-#define LINE        64    // cache line size: keeps data of different cores apart
+#define SPIN_NS 50000 // a worker's wait for the next op
+#define FINISH_NS                                                                                  \
+    20000 // the caller's wait for shares that others compute; longer means a missing CPU
+#define SPIN_CHECKS 64 // polls between two reads of the clock
+#define LINE        64 // cache line size: keeps data of different cores apart
 
 struct worker {
     struct pool *pool; // borrowed
     int thread;
+    _Alignas(LINE) _Atomic uint64_t taken; // the newest round whose share `thread` was taken
 };
 
 struct pool {
@@ -31,16 +34,16 @@ struct pool {
     int n_threads;
     int n_started;
     int may_spin; // 0: more threads than CPUs, a spinning thread would hold up a working one
-    pool_fn fn;   // written between rounds, while no worker reads it
+    pool_fn fn;   // written between rounds, when all shares are done
     void *ctx;
     _Atomic int stop;
     _Alignas(LINE) _Atomic uint64_t round; // a new number starts the workers
-    _Alignas(LINE) _Atomic int n_running;  // workers that have not finished this round
+    _Alignas(LINE) _Atomic int n_left;     // shares that are not done, the caller's own excepted
     _Alignas(LINE) _Atomic int n_sleeping; // workers that may be waiting for `work`
     _Atomic int caller_sleeps;             // waiting for `done`
     pthread_mutex_t lock;                  // only to sleep and wake
     pthread_cond_t work;                   // a new round
-    pthread_cond_t done;                   // n_running fell to 0
+    pthread_cond_t done;                   // n_left fell to 0
     int caller_bound;
     cpu_set_t caller_cpus;  // affinity that pool_close() restores
     pthread_t *threads;     // [n_threads - 1]
@@ -63,7 +66,7 @@ static int idle(struct pool *p, uint64_t seen)
 static int running(struct pool *p, uint64_t unused)
 {
     (void)unused;
-    return atomic_load(&p->n_running) != 0;
+    return atomic_load(&p->n_left) != 0;
 }
 
 /* Polls until `busy` is false, for at most `ns`. */
@@ -82,7 +85,7 @@ static void spin(struct pool *p, int (*busy)(struct pool *p, uint64_t seen), uin
     } while (clock_ns() < end_ns);
 }
 
-/* Returns the number of the next round. */
+/* Waits for a round newer than `seen` and returns its number. */
 static uint64_t next_round(struct pool *p, uint64_t seen)
 {
     spin(p, idle, seen, SPIN_NS);
@@ -94,21 +97,36 @@ static uint64_t next_round(struct pool *p, uint64_t seen)
         atomic_fetch_sub(&p->n_sleeping, 1);
         pthread_mutex_unlock(&p->lock);
     }
-    return seen + 1; // the next round starts only after all workers have finished this one
+    return atomic_load(&p->round);
+}
+
+/* 1: the share of w in this round is the calling thread's. 0: it was taken before; the round may
+ * have ended. */
+static int take(struct worker *w, uint64_t round)
+{
+    uint64_t before = round - 1; // every share of every round is taken once
+    return atomic_compare_exchange_strong(&w->taken, &before, round);
+}
+
+/* Computes a share that was taken: until then its round cannot end. */
+static void run_share(const struct worker *w)
+{
+    struct pool *p = w->pool;
+    p->fn(p->ctx, w->thread, p->n_threads);
+    if (atomic_fetch_sub(&p->n_left, 1) == 1 && atomic_load(&p->caller_sleeps)) {
+        pthread_mutex_lock(&p->lock);
+        pthread_cond_signal(&p->done);
+        pthread_mutex_unlock(&p->lock);
+    }
 }
 
 static void *worker_main(void *arg)
 {
-    const struct worker *w = arg;
+    struct worker *w = arg;
     struct pool *p = w->pool;
-    for (uint64_t round = next_round(p, 0); !atomic_load(&p->stop); round = next_round(p, round)) {
-        p->fn(p->ctx, w->thread, p->n_threads);
-        if (atomic_fetch_sub(&p->n_running, 1) == 1 && atomic_load(&p->caller_sleeps)) {
-            pthread_mutex_lock(&p->lock);
-            pthread_cond_signal(&p->done);
-            pthread_mutex_unlock(&p->lock);
-        }
-    }
+    for (uint64_t round = next_round(p, 0); !atomic_load(&p->stop); round = next_round(p, round))
+        if (take(w, round))
+            run_share(w);
     return NULL;
 }
 
@@ -217,17 +235,19 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx)
         fn(ctx, 0, 1);
         return;
     }
-    CHECK(atomic_load(&pool->n_running) == 0); // a task must not call pool_run
+    CHECK(!running(pool, 0)); // a task must not call pool_run
+    const int last = pool->n_threads - 1;
     pool->fn = fn;
     pool->ctx = ctx;
-    atomic_store(&pool->n_running, pool->n_threads - 1);
+    atomic_store(&pool->n_left, last);
     start_round(pool);
 
-    fn(ctx, pool->n_threads - 1, pool->n_threads);
+    fn(ctx, last, pool->n_threads);
 
-    spin(pool, running, 0, START_NS);
-    if (!atomic_load(&pool->n_sleeping))
-        spin(pool, running, 0, FINISH_NS);
+    for (int i = 0; i < last; i++)
+        if (take(&pool->workers[i], atomic_load(&pool->round)))
+            run_share(&pool->workers[i]);
+    spin(pool, running, 0, FINISH_NS);
     if (!running(pool, 0))
         return;
     pthread_mutex_lock(&pool->lock);
