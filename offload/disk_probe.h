@@ -21,11 +21,12 @@ struct disk_probe {
 /* One measurement. */
 struct disk_load {
     enum ring_kind io;
-    int write;           // 1: writes (scratch only), from the start of the file
-    int64_t block_bytes; // multiple of 4096
-    int depth;           // ios in flight, 1..DISK_PROBE_DEPTH_MAX
-    double seconds_max;  // stops issuing after this long; a write also stops at the end of the file
-    int wrap;            // 1: a write starts again at the beginning of the file instead
+    int write;            // 1: writes (scratch only), from the start of the file
+    int64_t block_bytes;  // multiple of 4096
+    int depth;            // ios in flight, 1..DISK_PROBE_DEPTH_MAX
+    int64_t buffer_bytes; // memory that the ios use in turn; 0: the least
+    double seconds_max; // stops issuing after this long; a write also stops at the end of the file
+    int wrap;           // 1: a write starts again at the beginning of the file instead
     int mixed;        // 1: reads the first half of the file, which has been written, and writes the
                       // second, equal bytes of each; `write` is 1
     int until_steady; // 1: also stops when disk_series_steady()
@@ -53,9 +54,9 @@ struct disk_rates {
 enum err disk_probe_open_scratch(struct disk_probe *d, const char *dirs, int64_t cap_bytes);
 /* An existing file, read only. ERR_INPUT. */
 enum err disk_probe_open_file(struct disk_probe *d, const char *path);
-/* Sequential, wrapping around at the end of the readable bytes. *bytes_per_s > 0. Uses block_bytes
- * x depth of memory while it runs, at least 4 MiB. ERR_IO, ERR_FIT; ERR_USAGE: nothing to read yet,
- * a file shorter than a block. */
+/* Sequential, wrapping around at the end of the readable bytes. *bytes_per_s > 0. Uses buffer_bytes
+ * of memory while it runs, at least block_bytes x depth and 4 MiB. ERR_IO, ERR_FIT; ERR_USAGE:
+ * nothing to read yet, a file shorter than a block. */
 enum err disk_probe_rate(struct disk_probe *d, const struct disk_load *load, double *bytes_per_s);
 /* The same; fills `series` (at least one window). */
 enum err disk_probe_series(struct disk_probe *d, const struct disk_load *load,

@@ -221,8 +221,8 @@ static enum err part_path(const struct probe_config *c, enum machine_part part,
     if (part == MACHINE_DISK) {
         struct scratch_room room;
         TRY(scratch_room(c->dir, &room));
-        snprintf(key, sizeof key, "3 %s %d %llx %d", cpu_name(c), pool_threads(c->ops->pool),
-                 (unsigned long long)room.id, (int)c->io);
+        snprintf(key, sizeof key, "4 %s %d %llx %d %lld", cpu_name(c), pool_threads(c->ops->pool),
+                 (unsigned long long)room.id, (int)c->io, (long long)probe_buffer_bytes(c));
     }
     if (part == MACHINE_DEVICE) {
         TRY(c->device->api->info(c->device, &device));

@@ -24,6 +24,7 @@ static enum err measure(struct disk_probe *d, const struct probe_config *c, stru
     load.io = c->io;
     load.block_bytes = PIECE_BYTES;
     load.depth = IO_DEPTH;
+    load.buffer_bytes = probe_buffer_bytes(c);
     load.until_steady = c->full;
     load.seconds_max = c->full ? FULL_S : probe_seconds(c, load.mixed ? MIXED_S : ONE_WAY_S);
     TRY(disk_probe_series(d, &load, &series));

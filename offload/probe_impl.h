@@ -27,6 +27,14 @@ struct rate probe_loop(const struct probe_loop *l);
  * largest of 8, 32, 128 and 512 MiB that the probe may use. Few sizes, because each is a file of
  * the cache. */
 int64_t probe_ram_bytes(const struct probe_config *c);
+/* Memory that the disk is read into in turn: so much that the bytes leave the caches, as the
+ * weights of a run do, but at most probe_ram_bytes(). */
+#define PROBE_BUFFER_MOST (32 * PROBE_MIB)
+static inline int64_t probe_buffer_bytes(const struct probe_config *c)
+{
+    const int64_t most = probe_ram_bytes(c);
+    return most < PROBE_BUFFER_MOST ? most : PROBE_BUFFER_MOST;
+}
 /* Bytes touched to measure fresh memory; 0: the run has so little memory that it populates all of
  * it at its start. */
 int64_t probe_fresh_bytes(const struct probe_config *c);

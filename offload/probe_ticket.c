@@ -301,6 +301,7 @@ static enum err measure_depths(struct machine *m, const struct probe_config *c,
         struct disk_load load = {.io = c->io,
                                  .block_bytes = PIECE_BYTES,
                                  .depth = 1 << i,
+                                 .buffer_bytes = probe_buffer_bytes(c),
                                  .seconds_max = probe_seconds(c, DEPTH_S)};
         struct disk_series series;
         struct disk_rates rates;

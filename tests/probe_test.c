@@ -312,7 +312,9 @@ static void cache_has_a_file_for_all_that_counts(void **state)
     assert_string_equal(measures(&m, &c, dir), "disk cpu");
     c.memory_bytes = 31 << 20; // the same buffer
     assert_string_equal(measures(&m, &c, dir), "");
-    c.memory_bytes = 33 << 20; // a larger one fits
+    c.memory_bytes = 33 << 20; // a larger one fits, the disk's as well
+    assert_string_equal(measures(&m, &c, dir), "disk cpu");
+    c.memory_bytes = 129 << 20; // the disk's does not grow
     assert_string_equal(measures(&m, &c, dir), "cpu");
     c.memory_bytes = 16 << 20;
     ops.compute = COMPUTE_F32;
@@ -331,8 +333,8 @@ static void cache_has_a_file_for_all_that_counts(void **state)
     assert_string_equal(measures(&m, &c, dir), "");
     assert_float_equal(m.step_s.value / m.launch_s.value, 11, 1e-3); // out of the cache, too
     sim_device_close(c.device);
-    assert_int_equal(files_in(dir, "probe-disk-"), 2);
-    assert_int_equal(files_in(dir, "probe-cpu-"), 4);
+    assert_int_equal(files_in(dir, "probe-disk-"), 3);
+    assert_int_equal(files_in(dir, "probe-cpu-"), 5);
     assert_int_equal(files_in(dir, "probe-device-"), 1);
 }
 
