@@ -65,13 +65,13 @@ PLACEMENTS = {
     "everything on disk, by threads": [*ALL_DISK, "--batch", "2", "--batches", "3", "--io", "threads", "-t", "1"],
     "everything on disk, no look-ahead": [*ALL_DISK, "--batch", "2", "--batches", "3", "--ahead-state", "0",
                                           "--ahead-weights", "0"],
-    "everything on 3 drives": [*ALL_DISK, "--offload-dir", "a,b,c", "--batch", "2", "--batches", "3"],
+    "3 drives, 64 threads": [*ALL_DISK, "--offload-dir", "a,b,c", "-t", "64", "--batch", "2", "--batches", "3"],  # in memory: GB/s
     "weights on 2 drives, by threads": ["--weights-resident", "2", "--offload-dir", "b,c", "--io", "threads"],
     "1 prefill token a pass": ["--prefill-tokens", "1"],
     "40 prefill tokens a pass": ["--prefill-tokens", "40", "--batch", "4", "--batches", "2"],
     "4096 prefill tokens a pass": ["--prefill-tokens", "4096"],
 }
-FEW = ("one row at a time", "everything on 3 drives", "weights with zstd", "3 batches of 2", "5 threads, 5 rows", "KV on disk, far ahead", "everything on disk",
+FEW = ("one row at a time", "3 drives, 64 threads", "weights with zstd", "3 batches of 2", "5 threads, 5 rows", "KV on disk, far ahead", "everything on disk",
        "40 prefill tokens a pass")
 SOME = (*FEW, "weights with zstd, 16 threads", "8 batches of 1", "weights many steps ahead", "KV on disk", "KV on disk, no look-ahead",
         "hidden states, far ahead", "everything on disk, by threads", "1 prefill token a pass")
