@@ -188,6 +188,7 @@ static void reader_submit(struct reader *r, int i)
 static void *reader_main(void *arg)
 {
     struct reader *r = arg;
+    thread_short_slice(); // or the queue drains before it runs
     for (int i = 0; i < READERS; i++)
         reader_submit(r, i);
     for (int i = 0; !atomic_load(&r->err) && !atomic_load(&r->stop); i = (i + 1) % READERS) {
