@@ -258,15 +258,19 @@ static int64_t frame_bytes(const struct plan *plan, const struct weights_info *w
     return most;
 }
 
-/* Layers that use a frame in some pass: more frames could not be filled. */
+int plan_layer_framed(const struct plan *plan, int layer)
+{
+    return layer >= 1 && (!plan_layer_resident(plan, layer) || plan_layer_decoded(plan, layer));
+}
+
+/* More frames could not be filled. */
 static int framed_layers(const struct plan *plan)
 {
     return plan->layers - 1 - plan->resident + plan->decoded;
 }
 
-/* The order of reads and writes: a layer's frame is freed when the step of its last batch is known
- * to be done. The fetch for the next pass must not come earlier: it would find the layer present
- * and skip it. */
+/* As far ahead as the line of a plan without resident layers goes: a frame is freed when the step
+ * of its layer's last batch is known to be done. */
 static int64_t ahead_weights_max(const struct plan *plan, const struct order *order)
 {
     int64_t own = (int64_t)order->batches * order->parts;

@@ -175,7 +175,7 @@ struct plan {
                          // home RAM where that differs; the others have home NVMe. PLAN_ALL: all
     int hidden_near, hidden_ram; // the same for batches' hidden states
     int window;                  // steps queued on a device before the walk waits for the first
-    int ahead_weights;           // steps
+    int ahead_weights;           // steps of framed layers
     int ahead_state;             // steps, for KV
     int ahead_hidden;            // steps, for hidden states
     int weight_frames, kv_frames, hidden_frames;
@@ -243,6 +243,8 @@ int plan_layer_resident(const struct plan *plan, int layer);
 
 /* 1 when a resident layer is decoded once, in its first pass, and held as tiles. Same output. */
 int plan_layer_decoded(const struct plan *plan, int layer);
+/* 1 when a layer needs a frame: it is not resident, or decoded from a frame in its first pass. */
+int plan_layer_framed(const struct plan *plan, int layer);
 /* Generated weights (struct weights_info): 1 for a layer that is generated where it stays, 0 for a
  * layer that is read from the file. */
 int plan_layer_made(const struct plan *plan, int layer);

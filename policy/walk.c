@@ -91,13 +91,9 @@ int64_t order_hidden_distance(const struct order *order)
 
 void walk_begin(struct walk *w, const struct plan *plan, int64_t from)
 {
-    *w = (struct walk){.order = plan_order(plan),
-                       .window = plan->window,
-                       .ahead_weights = plan->ahead_weights,
-                       .ahead_state = plan->ahead_state,
-                       .ahead_hidden = plan->ahead_hidden};
+    *w = (struct walk){.plan = plan, .order = plan_order(plan)};
     w->compute = w->retire = w->weights = w->kv = w->hidden = step_at(&w->order, from);
-    w->n = from - max_i64(w->ahead_weights, max_i64(w->ahead_state, w->ahead_hidden));
+    w->n = from - max_i64(plan->ahead_state, plan->ahead_hidden);
 }
 
 /* Returns 1 and advances the cursor if its step is at most `at`. */
@@ -116,7 +112,7 @@ static int reach(const struct walk *w, int64_t at, struct step *cursor, struct s
 static int64_t newest(const struct walk *w)
 {
     int begins = w->compute.n == w->n && w->compute.kind == STEP_EMBED && w->order.groups <= 1;
-    return w->n - (begins ? min_i64(w->window, w->order.batches) : w->window);
+    return w->n - (begins ? min_i64(w->plan->window, w->order.batches) : w->plan->window);
 }
 
 static int begins_layer(const struct walk *w, const struct step *s)
@@ -130,6 +126,33 @@ static int ends_pass(const struct walk *w)
     return s->n == w->n && s->n > 0 && s->kind == STEP_EMBED && begins_layer(w, s);
 }
 
+/* Returns 1 and advances the cursor if weights may be fetched for its step: the step is computed
+ * now, or at most ahead_weights framed steps come up to it. The fetch for the next pass follows the
+ * retirement of the layer's last step in this one, or it would find these weights and skip them. */
+static int reach_weights(struct walk *w, struct step *s)
+{
+    const struct step *next = &w->weights;
+    const int framed = plan_layer_framed(w->plan, next->layer) && next->n > w->n;
+    const int64_t own = (int64_t)w->order.batches * parts_of(&w->order, next->layer);
+    if (framed && w->framed >= w->plan->ahead_weights)
+        return 0;
+    if (next->n > w->n && begins_layer(w, next) &&
+        next->n - order_pass_steps(&w->order) + own > w->retire.n)
+        return 0;
+    w->framed += framed;
+    *s = w->weights;
+    step_next(&w->order, &w->weights);
+    return 1;
+}
+
+/* Ends iteration n; the step that is computed next is no longer ahead. */
+static void go_on(struct walk *w)
+{
+    w->n++;
+    if (w->compute.n == w->n && w->weights.n > w->n)
+        w->framed -= plan_layer_framed(w->plan, w->compute.layer);
+}
+
 enum walk_event walk_next(struct walk *w, struct step *s)
 {
     for (;;)
@@ -141,24 +164,27 @@ enum walk_event walk_next(struct walk *w, struct step *s)
             *s = w->compute;
             return ends_pass(w) ? WALK_PASS_END : WALK_GO_ON;
         case WALK_FETCH_WEIGHTS:
+            while (reach_weights(w, s))
+                if (begins_layer(w, s))
+                    return WALK_FETCH_WEIGHTS;
             w->next = WALK_FETCH_KV;
-            if (reach(w, w->n + w->ahead_weights, &w->weights, s) && begins_layer(w, s))
-                return WALK_FETCH_WEIGHTS;
             break;
         case WALK_FETCH_KV:
             w->next = WALK_FETCH_HIDDEN;
-            if (reach(w, w->n + w->ahead_state, &w->kv, s) && s->kind == STEP_DECODE &&
+            if (reach(w, w->n + w->plan->ahead_state, &w->kv, s) && s->kind == STEP_DECODE &&
                 s->part == 0)
                 return WALK_FETCH_KV;
             break;
         case WALK_FETCH_HIDDEN:
             w->next = WALK_COMPUTE;
-            if (reach(w, w->n + w->ahead_hidden, &w->hidden, s) && s->kind != STEP_EMBED)
+            if (reach(w, w->n + w->plan->ahead_hidden, &w->hidden, s) && s->kind != STEP_EMBED)
                 return WALK_FETCH_HIDDEN;
             break;
         default:
             w->next = WALK_RETIRE;
-            if (reach(w, w->n++, &w->compute, s))
+            const int computes = reach(w, w->n, &w->compute, s);
+            go_on(w);
+            if (computes)
                 return WALK_COMPUTE;
             break;
         }

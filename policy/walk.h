@@ -63,11 +63,12 @@ enum walk_event {
 };
 
 struct walk {
+    const struct plan *plan; // borrowed
     struct order order;
-    int window, ahead_weights, ahead_state, ahead_hidden; // as in struct plan
-    int64_t n;                                            // iteration
-    struct step retire, weights, kv, hidden, compute;     // the next step of each event
-    enum walk_event next;                                 // the next event to try
+    int64_t n;                                        // iteration
+    struct step retire, weights, kv, hidden, compute; // the next step of each event
+    int64_t framed;       // steps between n and `weights`, both excluded, that need a frame
+    enum walk_event next; // the next event to try
 };
 
 /* Starts a plan's line at step `from`: earlier steps are neither fetched nor retired. */

@@ -424,7 +424,12 @@ fault("a weight frame is free when its ops are queued", "engine/line/stage.c",
       "    device->record(e->stream, e->done[slot]);\n    if (s.batch == e->order.batches - 1)\n"
       "        home_weights_put(&e->home, s.layer);\n", LINE)
 fault("a batch begins before its tokens are there", "policy/walk.c",
-      "begins ? min_i64(w->window, w->order.batches) : w->window", "w->window + 0 * begins", "walk_test", LINE)
+      "begins ? min_i64(w->plan->window, w->order.batches) : w->plan->window", "w->plan->window + 0 * begins", "walk_test", LINE)
+fault("a share is computed twice", "kernels/base/pool.c",
+      "    return atomic_compare_exchange_strong(&w->taken, &before, round);",
+      "    atomic_compare_exchange_strong(&w->taken, &before, round);\n    return 1;", "pool_test")
+fault("the caller waits for threads that sleep", "kernels/base/pool.c",
+      "if (take(&pool->workers[i], atomic_load(&pool->round)))", "if (0 && take(&pool->workers[i], atomic_load(&pool->round)))", "pool_test")
 fault("the results of two passes share a place", "engine/line/batch.c",
       ": t->pass & 1];", ": 0];", LINE)
 fault("a copy is taken for done when it is queued", "offload/mover.c",

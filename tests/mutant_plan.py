@@ -261,7 +261,11 @@ fault("tiles are made where they stay", "policy/plan.c",
 fault("what comes back from the CPU takes nothing of the link", "policy/pass.c",
       "l->s[LANE_H2D] + l->to_device_s", "l->s[LANE_H2D]", "cost_test")
 fault("look-ahead hides everything", "policy/walk.c",
-      "reach(w, w->n + w->ahead_weights,", "reach(w, w->n + w->ahead_weights + 20,", "walk_test", "cost_test")
+      "w->framed >= w->plan->ahead_weights", "w->framed >= w->plan->ahead_weights + 20", "walk_test", "cost_test")
+fault("weights are fetched while the pass before uses them", "policy/walk.c",
+      "+ own > w->retire.n", "+ own > w->retire.n + own", "walk_test", "engine_test")
+fault("resident layers use up the look-ahead", "policy/walk.c",
+      "plan_layer_framed(w->plan, next->layer) && next->n > w->n;", "next->n > w->n;", "walk_test")
 fault("a step waits for nothing", "policy/pass.c",
       "            start = max_d(start, servers_wait(&r->servers, &r->ready[i][s.n]));", "            (void)servers_wait(&r->servers, &r->ready[i][s.n]);", "cost_test")
 

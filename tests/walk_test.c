@@ -114,15 +114,31 @@ static void expect(struct walk *w, enum walk_event event, int64_t n)
     assert_int_equal(s.n, n);
 }
 
+/* 1: the weights of step n may be fetched in iteration m, when all steps before `retired` are. */
+static int may_fetch(const struct plan *p, int64_t n, int64_t m, int64_t from, int64_t retired)
+{
+    const struct order o = plan_order(p);
+    const struct step s = step_at(&o, n);
+    int ahead = 0;
+    for (int64_t i = (m < from ? from : m + 1); i <= n; i++)
+        ahead += plan_layer_framed(p, step_at(&o, i).layer);
+    if (n <= m)
+        return 1;
+    if (plan_layer_framed(p, s.layer) && ahead > p->ahead_weights)
+        return 0;
+    for (int64_t i = from; i < n && s.part == 0 && s.batch == 0; i++)
+        if (step_at(&o, i).layer == s.layer && i >= retired)
+            return 0; // of the pass before
+    return 1;
+}
+
 /* Two passes and a half from step `from` on. */
 static void check_walk(const struct plan *p, int64_t from)
 {
     const struct order o = plan_order(p);
     const int64_t steps = order_pass_steps(&o);
     const int ahead[] = {p->ahead_weights, p->ahead_state, p->ahead_hidden};
-    int most = ahead[0] > ahead[1] ? ahead[0] : ahead[1];
-    most = ahead[2] > most ? ahead[2] : most;
-    int64_t retired = from, m = from - most;
+    int64_t retired = from, fetched = from, m = from - (ahead[2] > ahead[1] ? ahead[2] : ahead[1]);
     struct walk w;
     struct step left;
     walk_begin(&w, p, from);
@@ -134,14 +150,17 @@ static void check_walk(const struct plan *p, int64_t from)
             expect(&w, WALK_RETIRE, retired);
         expect(&w, begins && s.batch == 0 && m > 0 ? WALK_PASS_END : WALK_GO_ON, s.n);
         assert_int_equal(w.n, m);
-        for (int i = 0; i < 3; i++) {
+        for (; may_fetch(p, fetched, m, from, retired); fetched++) {
+            const struct step f = step_at(&o, fetched);
+            if (f.batch == 0 && f.part == 0)
+                expect(&w, WALK_FETCH_WEIGHTS, fetched);
+        }
+        for (int i = 1; i < 3; i++) {
             const int64_t n = m + ahead[i];
             if (n < from)
                 continue;
             const struct step f = step_at(&o, n);
-            if (i == 0
-                    ? f.batch == 0 && f.part == 0
-                    : (i == 1 ? f.layer > 0 && f.layer <= p->decoder && f.part == 0 : f.layer > 0))
+            if (i == 1 ? f.layer > 0 && f.layer <= p->decoder && f.part == 0 : f.layer > 0)
                 expect(&w, (enum walk_event)(WALK_FETCH_WEIGHTS + i), n);
         }
         if (m >= from)
@@ -161,6 +180,8 @@ static void test_the_walk_is_a_loop_over_steps(void **state)
         p.ahead_weights = i / 32 % 4 * 3;
         p.ahead_state = i / 128 % 4 * 2;
         p.ahead_hidden = i / 512 % 3;
+        p.resident = i % 5;
+        p.decoded = i % 3 == 0 && p.resident > 0;
         const struct order o = plan_order(&p);
         check_walk(&p, 0);
         check_walk(&p, order_pass_steps(&o) - p.batches);

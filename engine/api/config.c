@@ -155,7 +155,7 @@ const struct knob config_knobs[] = {
      "FlexGen's six numbers: percent of weights, KV cache and hidden states on the device and in "
      "RAM, the rest on disk; without a GPU the two shares add up"},
     {"ahead-weights", 0, KNOB_COUNT, AT(ahead_weights), LINE_CMDS, "-1", "STEPS",
-     "how many steps ahead weights are read, less than one pass (-1: auto)"},
+     "how many steps of streamed layers ahead weights are read, less than one pass (-1: auto)"},
     {"ahead-state", 0, KNOB_COUNT, AT(ahead_state), LINE_CMDS, "-1", "STEPS",
      "how many steps ahead the KV cache and hidden states are read (-1: auto)"},
     {"prefill-tokens", 0, KNOB_COUNT, AT(prefill_tokens), LINE_CMDS, "0", "N",
