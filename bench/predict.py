@@ -100,13 +100,14 @@ def prepare(bench, cases):
 
 
 def errors(rows):
-    """Per case its name, |median ratio - 1|, the run at the median; the worst first."""
+    """Per case |median ratio - 1|, its name, that ratio, the run at the median (of two the worse one); the worst first."""
     found = []
     for case in dict.fromkeys(r["case"] for r in rows):
         mine = sorted((r for r in rows if r["case"] == case and r["status"] == "ok"), key=lambda r: float(r["ratio"]))
         if mine:
             ratio = statistics.median(float(r["ratio"]) for r in mine)
-            found.append((abs(ratio - 1), case, ratio, mine[len(mine) // 2]))
+            run = max(mine[(len(mine) - 1) // 2], mine[len(mine) // 2], key=lambda r: abs(float(r["ratio"]) - 1))
+            found.append((abs(ratio - 1), case, ratio, run))
     return sorted(found, key=lambda f: -f[0])
 
 
@@ -117,13 +118,18 @@ def percentile(values, share):
 
 
 def by_turn(rows):
-    """The error by turn: each turn corrects the predictions of the next one."""
-    turns = []
+    """The error by turn: each turn corrects the predictions of the next one. And how well a turn predicts the next: the noise."""
+    turns, took = [], {(r["turn"], r["case"]): float(r["elapsed_s"]) for r in rows if r["status"] == "ok"}
+    before = {(str(int(turn) + 1), case): s for (turn, case), s in took.items()}
+    noise = [abs(before[key] / s - 1) for key, s in took.items() if key in before]
     for turn in sorted({r["turn"] for r in rows}, key=int):
         off = [abs(float(r["ratio"]) - 1) for r in rows if r["turn"] == turn and r["status"] == "ok"]
         if off:
             turns.append(f"{100 * statistics.median(off):.1f} and {100 * percentile(off, 0.9):.1f} %")
-    return f"; of each turn {', '.join(turns)}" if len(turns) > 1 else ""
+    if not noise:
+        return ""
+    return (f"; of each turn {', '.join(turns)}; seconds of the turn before, as a prediction: {100 * statistics.median(noise):.1f} and "
+            f"{100 * percentile(noise, 0.9):.1f} %")
 
 
 def told(rows):

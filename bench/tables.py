@@ -361,14 +361,14 @@ def predict(found, most=6):
     """The figure of each CPU, and its jobs with the largest errors."""
     head = ["job"] + [t for s in found for t in (f"{s.cpu}: predicted, s", "took, s", "predicted / taken", "where it is off by more "
                                                  f"than {100 * predictions.planned.OFF:.0f} %")]
-    errors = {s.cpu: {case: (ratio, r) for _, case, ratio, r in predictions.errors(s.runs)} for s in found}
+    errors = {s.cpu: {case: r for _, case, _, r in predictions.errors(s.runs)} for s in found}
     cases = dict.fromkeys(case for by_case in errors.values() for case in list(by_case)[:most])
     lines = []
     for case in cases:
         line = [case]
         for s in found:
-            ratio, r = errors[s.cpu].get(case, (0, None))
-            line += [number(float(r["predicted_s"])), number(float(r["elapsed_s"])), f"{ratio:.2f}", r["cause"]] if r else [""] * 4
+            r = errors[s.cpu].get(case)
+            line += [number(float(r["predicted_s"])), number(float(r["elapsed_s"])), f"{float(r['ratio']):.2f}", r["cause"]] if r else [""] * 4
         lines.append(line)
     figures = "".join(f"- {s.cpu}: {predictions.told(s.runs)[-1]}.\n" for s in found)
     return f"{origin(found)}{figures}\nThe furthest off:\n\n{grid(head, lines)}"
