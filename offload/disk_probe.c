@@ -46,8 +46,8 @@ struct disk_stream {
     const struct disk_load *load;
     struct ring *ring;
     int file;
-    uint8_t *buffers; // [n_buffers][block_bytes], used in turn
-    int64_t n_buffers;
+    uint8_t *buffers; // [depth][per_io][block_bytes]: each io uses its own in turn
+    int64_t per_io;
     struct ring_io ios[DISK_PROBE_DEPTH_MAX];
     int64_t n_blocks; // in the file (reads), or up to its size limit (writes)
     int64_t next;     // index of the next block; mixed: even numbers read, odd ones write
@@ -77,7 +77,8 @@ static enum err stream_next(struct disk_stream *s, struct ring_io *io)
     }
     io->offset = block * load->block_bytes;
     io->n_bytes = load->block_bytes;
-    io->buf = s->buffers + s->next % s->n_buffers * load->block_bytes;
+    const int64_t own = (io - s->ios) * s->per_io + s->next / load->depth % s->per_io;
+    io->buf = s->buffers + own * load->block_bytes;
     s->next++;
     return ring_submit(s->ring, io);
 }
@@ -156,7 +157,7 @@ static enum err measure(struct disk_probe *d, const struct disk_load *load,
     void *buffers;
     TRY(cpu->api->alloc(cpu, bytes, &buffers));
     s.buffers = buffers;
-    s.n_buffers = bytes / load->block_bytes;
+    s.per_io = bytes / load->block_bytes / load->depth;
     fill(s.buffers, bytes);
     enum err err = stream_open(&s, d, bytes);
     if (err == OK) {
