@@ -24,7 +24,7 @@ import peer
 
 PLACE = os.path.join(TREE, "build/planned")
 CACHE = os.path.join(PLACE, "cache")  # what sluice measures: no run before the benchmark's own corrects a prediction
-OWN = dict(os.environ)
+OWN = dict(os.environ)  # without CACHE: tests/model.sh keeps the model in the user's cache
 QUICK = """family = llama
 dim = 256
 layers = 8

@@ -716,8 +716,8 @@ static void test_experts_on_a_device(void **state)
     m.device_flops.value = m.device_attend_read.value = m.device_attend_flops.value = 1e30;
     p.tile_tokens = 1;
     struct plan_time t = time_on(&m, &p);
-    assert_true(
-        about(t.gpu_s * t.passes, 16 * tokens * (number * (dense + mlp) + rows) / read, 1e-3));
+    assert_true(about(t.gpu_s * t.passes, 16 * tokens * (number * (dense + mlp) + rows) / read,
+                      1e-3));
     p.tile_tokens = 4;
     m.device_flops.value = 2 / (number / 2) * read; // as long as half of a token's own bytes
     t = time_on(&m, &p);

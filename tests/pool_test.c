@@ -1,4 +1,5 @@
-/* tests/pool_test.c - the compute threads: every share runs once, all is seen, errors are told. */
+/* tests/pool_test.c - the compute threads: each share is computed once, the caller sees what the
+ * shares wrote, and an error names its cause. */
 #include "tests/ops_help.h"
 
 #include "kernels/base/pool.h"

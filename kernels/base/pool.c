@@ -17,11 +17,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define SPIN_NS 50000 // a worker's wait for the next op
-#define FINISH_NS                                                                                  \
-    20000 // the caller's wait for shares that others compute; longer means a missing CPU
-#define SPIN_CHECKS 64 // polls between two reads of the clock
-#define LINE        64 // cache line size: keeps data of different cores apart
+#define SPIN_NS     50000 // a worker's wait for the next op
+#define FINISH_NS   20000 // the caller's wait for the workers; longer means a missing CPU
+#define SPIN_CHECKS 64    // polls between two reads of the clock
+#define LINE        64    // cache line size: keeps data of different cores apart
 
 struct worker {
     struct pool *pool; // borrowed
@@ -244,8 +243,9 @@ void pool_run(struct pool *pool, pool_fn fn, void *ctx)
 
     fn(ctx, last, pool->n_threads);
 
+    const uint64_t round = atomic_load(&pool->round);
     for (int i = 0; i < last; i++)
-        if (take(&pool->workers[i], atomic_load(&pool->round)))
+        if (take(&pool->workers[i], round))
             run_share(&pool->workers[i]);
     spin(pool, running, 0, FINISH_NS);
     if (!running(pool, 0))
