@@ -129,11 +129,10 @@ def each_spec(usage, check):
     a = p.parse_args()
     t, golden = Tally(), goldens("families.json.gz")["models"]
     t.check(set(golden) == set(families.SPECS), "the goldens are of other checkpoints: make goldens")
-    with tempfile.TemporaryDirectory() as folder:
-        sluice = Sluice(a.sluice, folder)
-        for spec, entry in golden.items():
-            if a.only in spec:
-                guarded(t, spec, check, sluice, spec, entry, folder)
+    for spec, entry in golden.items():
+        if a.only in spec:
+            with tempfile.TemporaryDirectory() as folder:  # each its own: together the checkpoints and their packs are some GB
+                guarded(t, spec, check, Sluice(a.sluice, folder), spec, entry, folder)
     t.finish()
 
 

@@ -209,7 +209,7 @@ def on_demand(tally, place, a):
 def differ(tally, place, a):
     """A smaller device has other layers in its memory than the first, and takes from RAM what the first decided to share."""
     job = bed(tally, place, [])
-    for sizes in ((40, 35), (35, 40)):
+    for sizes in ((40, 32), (32, 40)):  # more than a layer apart
         job.fresh()
         ram = enough(job, 2)
         memory = ",".join(f"{i}:{(MARGIN + size) * MIB}" for i, size in enumerate(sizes))

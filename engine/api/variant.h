@@ -49,7 +49,7 @@ struct quality {
  * answers are the same. Prefers measurements of `bench frontier` on r's model to the table. */
 int variant_quality(const struct run *r, const struct variant *v,
                     struct quality q[VARIANT_CHANGES]);
-/* "q8 not measured, h2o +25.5 %", of perplexity; "" if no change affects answers. */
+/* "q8 not measured, h2o +25.4 %", of perplexity; "" if no change affects answers. */
 void variant_quality_text(const struct quality *q, int n, char *buf, int cap);
 
 #endif

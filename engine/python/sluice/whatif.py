@@ -35,7 +35,7 @@ def plan(model: str, *, advice: bool = False, **flags: Any) -> dict[str, Any]:
 
 
 def _quality(found: list[dict[str, Any]]) -> str:
-    """Perplexity that each change costs: "q4 not measured, h2o +25.5 %"; "" where answers stay."""
+    """Perplexity that each change costs: "q4 not measured, h2o +25.4 %"; "" where answers stay."""
     return ", ".join(q["what"] + (" not measured" if q["more_perplexity"] is None else f" +{100 * q['more_perplexity']:.1f} %") for q in found)
 
 
