@@ -403,11 +403,12 @@ def difference(want, got):
 
 
 def more_perplexity():
-    """{KV policy: [percent by which it raised the perplexity]}, a number for each table of bench/results."""
+    """{KV policy or "int8": [percent by which it raised the perplexity]}, a number for each table of bench/results."""
     found = {}
     for path in glob.glob(os.path.join(os.path.dirname(HERE), "bench/results/quality-*.csv")):
         with open(path, encoding="utf-8") as f:
             ppl = {r["case"]: float(r["ppl"]) for r in csv.DictReader(x for x in f if not x.startswith("#"))}
+        found.setdefault("int8", []).append(100 * (ppl["q8 int8"] / ppl["q8 bf16"] - 1))
         for case in ppl:
             if case.startswith("KV ") and case != "KV full":
                 found.setdefault(case[3:], []).append(100 * (ppl[case] / ppl["KV full"] - 1))

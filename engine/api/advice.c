@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/api/variant.h"
 #include "offload/probe_cache.h"
 
 #define WORTH_S     30.0 // shorter jobs end before the advice could be used
@@ -53,10 +54,11 @@ int advice_int8_text(double bf16, double int8, int int8_weights, char *buf, int 
 {
     if (bf16 <= 0 || int8 / bf16 <= WORTH_RATIO)
         return 0;
+    struct quality q = quality_of("int8");
     return snprintf(buf, (size_t)cap,
                     "int8: its matmuls run %.1f x as fast here (--compute int8%s): other answers, "
-                    "at 0.7 %% more perplexity on SmolLM2 with q8 weights",
-                    int8 / bf16, int8_weights ? "" : " --weights q8");
+                    "at %.1f %% more perplexity on %s",
+                    int8 / bf16, int8_weights ? "" : " --weights q8", q.more, q.on);
 }
 
 /* Measures `format` once more and keeps the best result in *best. 0: it could not be measured. */

@@ -13,7 +13,7 @@
 #define ON_KV "SmolLM2-135M (q4_1), WikiText-2, 128 of 1,024 slots"
 static const struct quality measured[] = {
     {"h2o", 25.4, ON_KV},     {"h2o-mean", 22.4, ON_KV},          {"streaming", 51.0, ON_KV},
-    {"window", 234.7, ON_KV}, {"int8", 0.7, "SmolLM2-135M (q8)"},
+    {"window", 234.7, ON_KV}, {"int8", 0.4, "SmolLM2-135M (q8)"},
 };
 
 /* A copy of a run with the changes of a variant. */
@@ -186,7 +186,7 @@ void variant_flags(const struct variant *v, char *buf, int cap)
     snprintf(buf, (size_t)cap, "%s", all[0] ? all + 1 : "");
 }
 
-static struct quality from_table(const char *what)
+struct quality quality_of(const char *what)
 {
     for (int i = 0; i < (int)(sizeof measured / sizeof *measured); i++)
         if (strcmp(measured[i].what, what) == 0)
@@ -202,7 +202,7 @@ static struct quality from_frontier(const struct run *r, const char *what, const
 {
     char path[4200];
     struct frontier_row like = {0}, row;
-    struct quality q = from_table(what);
+    struct quality q = quality_of(what);
     struct evict evict = *e;
     evict.kinds = &r->kinds[e->policy != EVICT_FULL];
     frontier_kv(&evict, like.kv);
@@ -226,9 +226,9 @@ int variant_quality(const struct run *r, const struct variant *v, struct quality
     const char *format = v->kv_format != N_KV_FORMATS ? formats[v->kv_format] : NULL;
     int n = 0;
     if (v->weights != PACK_AUTO)
-        q[n++] = from_table(pack_weights_name(v->weights));
+        q[n++] = quality_of(pack_weights_name(v->weights));
     if (v->compute == COMPUTE_INT8)
-        q[n++] = from_table("int8");
+        q[n++] = quality_of("int8");
     if (policy && format) { // the costs of two changes are not additive
         char both[sizeof q->what];
         snprintf(both, sizeof both, "%.20s + %.10s", policy, format);
