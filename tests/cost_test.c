@@ -13,7 +13,7 @@ static double job_seconds(struct budget budget, struct plan *p, struct plan_time
     wish.device = 1;
     if (search(&wish, &budget, p, why, sizeof why) != 0)
         return INFINITY;
-    price(p, t);
+    *t = time_on(&MACHINE, p);
     assert_true(t->job_s > 0 && t->job_s < 1e6 && t->bound);
     return t->job_s;
 }
@@ -86,7 +86,7 @@ static void test_device_lanes(void **state)
         link += plan_layer_home(&p, layer) != TIER_DEVICE ? n_bytes : 0;
         all += n_bytes;
     }
-    price(&p, &t);
+    t = time_on(&MACHINE, &p);
     double loads = t.bytes[LANE_NVME_READ] - t.passes * nvme;
     assert_true(loads > all - nvme && loads < all - nvme + 1e9); // and gathered rows, look-ahead
     assert_true(about(t.read_s * 2e9 * t.passes, t.bytes[LANE_NVME_READ], 0.01));
@@ -98,7 +98,7 @@ static void test_device_lanes(void **state)
     p.kv_near = 0;
     p.kv_ram = PLAN_ALL;
     p = derived(p);
-    price(&p, &moved);
+    moved = time_on(&MACHINE, &p);
     double kv = moved.bytes[LANE_H2D] - t.bytes[LANE_H2D];
     /* Full pages of rows that hold 250 slots in the mean of their lives, 10,000 tokens. */
     assert_true(about(kv, 10000.0 * (250 / 32.0 - 0.5) * 32768 * 16, 0.05));
@@ -106,22 +106,11 @@ static void test_device_lanes(void **state)
     p.kv_ram = 0; // 64 extents on NVMe, 16 of them beside the ops
     p.kv_near = 16;
     p = derived(p);
-    price(&p, &less);
+    less = time_on(&MACHINE, &p);
     assert_true(about(less.bytes[LANE_H2D] - t.bytes[LANE_H2D], 0.75 * kv, 0.1));
     assert_true(about(less.bytes[LANE_NVME_READ] - t.bytes[LANE_NVME_READ], 0.75 * kv, 0.1));
     assert_true(about(less.bytes[LANE_NVME_WRITE], less.bytes[LANE_D2H], 1e-9));
     assert_true(about(less.d2h_s, 0.75 * moved.d2h_s, 0.1));
-}
-
-static struct plan_time time_on(const struct machine *machine, const struct plan *p)
-{
-    struct plan_time t;
-    const struct setting set = setting_of(machine);
-    void *memory = malloc((size_t)plan_cost_bytes(p));
-    assert_non_null(memory);
-    assert_int_equal(plan_cost(&set, p, memory, &t), 0);
-    free(memory);
-    return t;
 }
 
 /* Weights that are made here are not read, but for those that the device holds or that come through
@@ -187,8 +176,8 @@ static void test_attention_beside_a_device(void **state)
     apart = derived(apart);
     assert_int_equal(apart.kv_ram, 0);
     assert_int_equal(plan_kv_count(&apart, TIER_RAM), 64);
-    price(&p, &on);
-    price(&apart, &beside);
+    on = time_on(&MACHINE, &p);
+    beside = time_on(&MACHINE, &apart);
     double slot = (double)costs.kv_page_bytes / 32 * 16;
     assert_true(beside.bytes[LANE_H2D] < on.bytes[LANE_H2D] && beside.bytes[LANE_D2H] == 0);
     assert_true((beside.compute_s - on.compute_s) * on.passes > 10000 * 250 * slot / 2e10);
@@ -219,25 +208,25 @@ static void test_attention_on_a_device_has_rates_of_its_own(void **state)
     double n_pairs = 0, slot_bytes = (double)costs.kv_page_bytes / PAGE_SLOTS * 16;
     for (int i = 0; i < 100; i++)
         n_pairs += lengths[i].prompt * (lengths[i].prompt + 1) / 2.0;
-    price_on(&m, &p, &without);
+    without = time_on(&m, &p);
     m.device_attend_read = m.device_read;
     m.device_attend_flops = m.device_flops;
-    price_on(&m, &p, &same);
+    same = time_on(&m, &p);
     assert_true(same.gpu_s == without.gpu_s && same.job_s == without.job_s);
     m.device_attend_read.value = MACHINE.device_read.value / 11; // ten times as much more
-    price_on(&m, &p, &reads);
+    reads = time_on(&m, &p);
     double more_s = (reads.gpu_s - same.gpu_s) * same.passes;
     assert_true(about(more_s, 10 * 10000.0 * 250 * slot_bytes / MACHINE.device_read.value, 0.05));
     m.device_attend_read.value = 0;
     m.device_attend_flops.value = MACHINE.device_flops.value / 101;
-    price_on(&m, &p, &pairs);
+    pairs = time_on(&m, &p);
     more_s = (pairs.gpu_s - same.gpu_s) * same.passes;
     assert_true(about(more_s, 100 * 4.0 * 12 * 64 * 16 * n_pairs / 1e13, 0.05));
     evict.positions = EVICT_POSITIONS_SLOT; // keys are rotated at the rate of copies
     m.device_attend_flops.value = 0;
-    price_on(&m, &p, &same);
+    same = time_on(&m, &p);
     m.device_attend_read.value = MACHINE.device_read.value / 11;
-    price_on(&m, &p, &reads);
+    reads = time_on(&m, &p);
     more_s = (reads.gpu_s - same.gpu_s) * same.passes;
     assert_true(about(more_s, 10 * 10000.0 * 250 * slot_bytes / MACHINE.device_read.value, 0.05));
 }

@@ -210,7 +210,7 @@ static void test_search_uses_what_it_gets(void **state)
         char why[256];
         if (search(&AUTO, &budget, &p, why, sizeof why) != 0)
             break;
-        price(&p, &t);
+        t = time_on(&MACHINE, &p);
         assert_true(t.job_s > 0 && t.job_s < 1e6 && t.pass_s > 0 && t.bound);
         assert_true(t.job_s >= before_s * 0.99);
         assert_true(ram < 2048 || p.resident == 20);
@@ -247,7 +247,7 @@ static void test_search_ranks(void **state)
             struct plan_bytes b;
             struct plan_time t;
             assert_int_equal(check(&all[i].plan, &budget, &b, why, sizeof why), 0);
-            price(&all[i].plan, &t);
+            t = time_on(&MACHINE, &all[i].plan);
             assert_true(all[i].job_s == t.job_s && all[i].moved >= 0);
             assert_true(i == 0 || all[i].job_s >= all[i - 1].job_s);
             taken += memcmp(&all[i].plan, &p, sizeof p) == 0;

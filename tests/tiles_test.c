@@ -124,12 +124,12 @@ static void test_tiles_cost_their_weights(void **state)
                                           .hidden_near = PLAN_ALL,
                                           .tile_tokens = 2048,
                                           .prefill_tokens = 20000});
-    price(&p, &all);
+    all = time_on(&MACHINE, &p);
     p.tile_tokens = 10; // of the 40 tokens and positions of a pass that reads no prompts
-    price(&p, &tokens);
+    tokens = time_on(&MACHINE, &p);
     p.tile_tokens = 2048;
     p.tile_positions = 10;
-    price(&p, &positions);
+    positions = time_on(&MACHINE, &p);
     const double layers = 16 * 12.0 * MIB / 2e11, slices = 4 * 6.0 * MIB / 2e11;
     assert_true(tokens.gpu_s - all.gpu_s > 2.3 * layers); // 4, 4 and 2 tiles instead of one
     assert_true(positions.gpu_s - all.gpu_s > 2.3 * slices);
