@@ -302,7 +302,7 @@ def told(tally, bed, _):
         (what, (more, on)), = found.items()
         tally.check(any(abs(more - x) < 0.051 for x in table[what]) and on.startswith("SmolLM2-135M"), f"{flags}: {found}, the table {table[what]}")
     found = costs(bed, tally, "--weights", "q8", "--compute", "int8")
-    (more, on) = found.pop("int8")
+    more, on = found.pop("int8")
     tally.check(any(abs(more - x) < 0.051 for x in table["int8"]) and on == "SmolLM2-135M (q8)" and found == {"q8": (None, None)}, f"int8 over q8: {more}, {found}")
     tally.check(not costs(bed, tally, "--compute", "int8"), "int8 over other weights is bf16, and costs nothing")
 

@@ -44,8 +44,10 @@ struct quality {
     double more;   // increase of perplexity in percent; below 0: not measured
     char on[128];  // model, text and other conditions; "": not measured
 };
-/* What the change costs SmolLM2, from bench/results/quality-*.csv. */
+/* What the change costs SmolLM2, from bench/results/quality-*.csv; `more` is below 0 and `on` is ""
+ * if the change is not in that table. */
 struct quality quality_of(const char *what);
+
 #define VARIANT_CHANGES 4 // maximum changes in one variant
 /* Fills q with the cost of each change of v, a variant of r. Returns the number of changes; 0:
  * answers are the same. Prefers measurements of `bench frontier` on r's model to the table. */
