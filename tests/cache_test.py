@@ -60,6 +60,8 @@ def oldest_first(tally, place, _):
     packs = [x["name"] for x in files(place) if x["kind"] == "pack"]
     for name in os.listdir(place.at("cache")):
         os.utime(place.at("cache/" + name), (1e9, 1e9))
+    used = {x["last_used"][:4] for _ in range(2) for x in files(place)}
+    tally.check(used == {"2001"}, f"a listing counts as use: {used}")
     run = ["run", "-q", "-m", place.model, "-i", rows, "--mem-ram", "64M", "--weights", "f32"]
     place.expect(tally, "a run of the older pack", 0, *run, "-o", place.fresh())
     f32 = next(x for x in files(place) if x["name"].endswith("-f32.pack"))

@@ -83,6 +83,8 @@ static void look(struct cache *c, const char *name)
         !S_ISREG(st.st_mode))
         return;
     e.kind = kind_of(path, name);
+    const struct timespec used[2] = {st.st_atim, {.tv_nsec = UTIME_OMIT}};
+    utimensat(AT_FDCWD, path, used, AT_SYMLINK_NOFOLLOW); // reading its first bytes is no use
     if (!e.kind)
         return;
     snprintf(e.name, sizeof e.name, "%s", name);
