@@ -308,9 +308,14 @@ def first_plan(t, p, _):
     config = os.path.join(HERE, "../configs/opt-13b.cfg")
     cache = p.at("fresh-cache")
     os.mkdir(cache)
-    done = p.sluice("plan", "-m", config, *JOB, "--mem-ram", "64G", "--mem-disk", "64G", "--machine",
-                    os.path.join(HERE, "../configs/machine-t4.cfg"), SLUICE_CACHE_DIR=cache)
+    plan = ["plan", "-m", config, *JOB, "--mem-ram", "64G", "--mem-disk", "64G", "--machine", os.path.join(HERE, "../configs/machine-t4.cfg")]
+    done = p.sluice(*plan, SLUICE_CACHE_DIR=cache)
     t.check(done.code == 0 and "probe: " not in done.err and "packing" not in done.err, f"plan of opt-13b: exit {done.code} {done.err[-200:]!r}")
+    killed = p.start(plan, SLUICE_CACHE_DIR=cache)
+    opened = f"/proc/{killed.p.pid}/fd/*"
+    t.check(killed.wait_for(lambda: any(os.path.realpath(x).endswith(".plan (deleted)") for x in glob.glob(opened))), "the pack of a plan has a name")
+    killed.signal(signal.SIGKILL)
+    killed.end()
     left = [x for x in os.listdir(cache) if "pack" in x or "plan" in x]
     t.check(not left, f"plan leaves {left}")
 

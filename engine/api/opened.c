@@ -182,6 +182,12 @@ static void adopt(const char *model, enum pack_weights weights, uint64_t look, c
     rename(old_codec, codec);
 }
 
+/* 1: a plan for a model config. It needs only the pack's directory, so no pack is kept. */
+static int pack_passes(const struct config *c)
+{
+    return c->looks && dummy_is_config(c->model);
+}
+
 /* Opens the model's pack in the cache. Packs on first use, and again if the pack is unusable
  * (another version, damaged). */
 static enum err open_cached(struct opened *o, const struct config *c, enum pack_weights weights,
@@ -203,10 +209,8 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
         model_close(&o->model);
         log_line(LOG_WARN, "pack: %s; packing again", err_text());
     }
-    /* A plan for a model config needs only the pack's directory, so the pack is temporary. */
-    size_t n = strlen(o->pack_path);
-    o->passing = c->looks && dummy_is_config(c->model);
-    if (o->passing)
+    const size_t n = strlen(o->pack_path);
+    if (pack_passes(c))
         snprintf(o->pack_path + n, sizeof o->pack_path - n, ".%ld.plan", (long)getpid());
     struct pack_request request = {
         .path = o->pack_path, .weights = weights, .source = source, .on_demand = 1};
@@ -219,7 +223,12 @@ static enum err open_cached(struct opened *o, const struct config *c, enum pack_
                     "SLUICE_CACHE_DIR)",
                     o->pack_path, why);
     }
-    return err == OK ? model_open(&o->model, o->pack_path) : err;
+    if (err != OK)
+        return err;
+    err = model_open(&o->model, o->pack_path);
+    if (pack_passes(c))
+        unlink(o->pack_path); // the open file is enough, and a killed plan leaves nothing behind
+    return err;
 }
 
 static enum err open_model(struct opened *o, const struct config *c)
@@ -233,7 +242,7 @@ static enum err open_model(struct opened *o, const struct config *c)
         TRY(pack_cache_path(c->model, weights, h.content, o->pack_path, sizeof o->pack_path));
         adopt(c->model, weights, h.look, o->pack_path);
         TRY(open_cached(o, c, weights, h.sample));
-        if (!h.kept && !o->passing)
+        if (!h.kept && !pack_passes(c))
             keep_content(&h);
         pack_source_name(c->model, o->name, sizeof o->name);
         if (!o->model.dummy)
@@ -274,7 +283,5 @@ void opened_close(struct opened *o)
     template_free(o->tmpl);
     tokenizer_close(o->tokenizer);
     model_close(&o->model);
-    if (o->passing)
-        unlink(o->pack_path);
     memset(o, 0, sizeof *o);
 }

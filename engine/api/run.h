@@ -22,7 +22,6 @@ struct opened {
     struct template *tmpl;       // owned; NULL: no chat template
     char pack_path[4096];
     char name[256]; // of the model that the user named; its pack may come from an identical copy
-    int passing;    // 1: the pack was made for this command only and is removed at close
 };
 
 struct pack_progress {
