@@ -112,6 +112,10 @@ fault("timeout(1)'s second signal kills", "engine/cli/main.c:on_signal", "now_ns
 fault("SIGTERM kills", "engine/cli/main.c:catch_signals", "SIGINT, SIGTERM, SIGHUP", "SIGINT, SIGHUP", "trouble_test.py --only signals")
 fault("Ctrl-C does not stop a packing", "engine/api/opened.c:pack_progress_show", "    if (*p->interrupted)\n", "    if (0)\n",
       "trouble_test.py --only packing")
+fault("a killed plan leaves its pack", "engine/api/opened.c:open_cached", "    if (pack_passes(c))\n        unlink(o->pack_path);", "    if (0)\n        ;",
+      "command_test.py --only first_plan")
+fault("a listing counts as a use", "engine/cli/commands_cache.c:look", "    utimensat(AT_FDCWD, path, used, AT_SYMLINK_NOFOLLOW);", "    (void)used;",
+      "cache_test.py --only oldest_first")
 fault("probe ignores a stray word", "engine/api/config.c", '{"probe", CMD_PROBE, 0,', '{"probe", CMD_PROBE, 1,', "config_test")
 fault("a reader of stderr that left kills", "engine/cli/main.c:catch_signals", "signal(SIGPIPE, SIG_IGN);", "",
       "trouble_test.py --only signals")
