@@ -217,6 +217,9 @@ def packing(tally, place, a):
         kills += done.code == -signal.SIGKILL
         tally.check(done.code == -signal.SIGKILL, f"{what}: exit {done.code}: {done.err[-200:]!r}")
         tally.check(read(args[3]) in (b"", want), f"{what}: half a pack has its name")
+        left = {x for x in os.listdir(folder) if os.path.getsize(os.path.join(folder, x)) >= len("sluicepk")}
+        listed = json.loads(place.sluice("cache", "--json", SLUICE_CACHE_DIR=folder).out)["files"]
+        tally.check({x["name"] for x in listed} == left, f"{what}: {left} are there, cache lists {listed}")
         again = nth.run(place, args)
         tally.check(again.code == 0 and read(args[3]) == want and os.listdir(folder) == ["a.pack"],
                     f"{what}: then exit {again.code}: {again.err[-200:]!r}, {os.listdir(folder)}")

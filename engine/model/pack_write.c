@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -508,7 +507,7 @@ static void remove_stale(const struct writer *w)
         int fd = openat(dirfd(dir), d->d_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0)
             continue;
-        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        if (model_lock(fd, MODEL_USED, 1, 0))
             unlinkat(dirfd(dir), d->d_name, 0);
         close(fd);
     }
@@ -520,7 +519,7 @@ static enum err open_file(struct writer *w)
 {
     const char *path = w->r->path, *slash = strrchr(path, '/');
     int n_folder = slash ? (int)max_i64(slash - path, 1) : 1;
-    if (snprintf(w->tmp, sizeof w->tmp, "%s" TMP_INFIX "%ld", path, (long)getpid()) >=
+    if (snprintf(w->tmp, sizeof w->tmp, "%s" TMP_INFIX "%ld.pack", path, (long)getpid()) >=
         (int)sizeof w->tmp)
         return fail(ERR_USAGE, "%s: path too long", path);
     snprintf(w->folder, sizeof w->folder, "%.*s", n_folder, slash ? path : ".");
@@ -543,7 +542,8 @@ static enum err open_file(struct writer *w)
         return fail(ERR_IO, "%s: open: %s", w->tmp, strerror(errno));
     // Marks the file as in use. A process that starts at the same moment may still take the file
     // for a dead run's: then the rename below fails, and no wrong file gets the pack's name.
-    flock(w->fd, LOCK_EX | LOCK_NB);
+    model_lock(w->fd, MODEL_USED, 1, 0);
+    TRY(write_at(w, 0, PACK_MAGIC, 8)); // after a kill `cache` knows the file by name and magic
     // Reserves all blocks at once (less fragmented); a file system that cannot is no error.
     if (!w->r->on_demand && fallocate(w->fd, 0, 0, needed) != 0 &&
         (errno == ENOSPC || errno == EDQUOT))
