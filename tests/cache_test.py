@@ -54,6 +54,15 @@ def lists_and_removes(tally, place, _):
     tally.check(trial.read(place.at("victim")) == b"sluicepk", "the file behind a link was touched")
 
 
+def many_files(tally, place, _):
+    filled(place)
+    before = files(place)
+    one = trial.read(place.at("cache/" + next(x["name"] for x in before if x["kind"] == "machine")))
+    for i in range(5000):
+        place.write(f"cache/probe-cpu-{i:016x}.cfg", one)
+    tally.check(len(files(place)) == len(before) + 5000, f"{len(files(place))} files are listed")
+
+
 def oldest_first(tally, place, _):
     """The pack that was used last stays, whichever was made first; what is removed is made again."""
     rows = filled(place)
@@ -134,4 +143,4 @@ def homeless(tally, place, _):
 
 
 if __name__ == "__main__":
-    sys.exit(trial.run_parts(__doc__, (lists_and_removes, oldest_first, used_packs_stay, copies_share_a_pack, homeless)))
+    sys.exit(trial.run_parts(__doc__, (lists_and_removes, many_files, oldest_first, used_packs_stay, copies_share_a_pack, homeless)))

@@ -20,7 +20,6 @@
 #include "engine/model/pack_codec.h"
 #include "offload/probe_cache.h"
 
-#define ENTRIES_MAX 4096
 #define PACK_END    ".pack"
 #define CODEC_END   ".pack.zst"
 #define HASH_DIGITS 16
@@ -79,8 +78,7 @@ static void look(struct cache *c, const char *name)
     char path[4400];
     struct stat st;
     struct entry e = {.name = ""};
-    if (c->n == ENTRIES_MAX || !path_of(c, name, path) || lstat(path, &st) != 0 ||
-        !S_ISREG(st.st_mode))
+    if (!path_of(c, name, path) || lstat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return;
     e.kind = kind_of(path, name);
     const struct timespec used[2] = {st.st_atim, {.tv_nsec = UTIME_OMIT}};
@@ -105,16 +103,19 @@ static enum err cache_open(struct cache *c)
 {
     *c = (struct cache){.dir = ""};
     TRY(pack_cache_dir(c->dir, sizeof c->dir));
-    c->entries = calloc(ENTRIES_MAX, sizeof *c->entries);
-    DIR *dir = c->entries ? opendir(c->dir) : NULL;
-    if (!dir) {
-        int why = errno;
-        free(c->entries);
-        return fail(ERR_IO, "%s: %s", c->dir, strerror(why));
+    struct dirent **names = NULL;
+    const int n = scandir(c->dir, &names, NULL, NULL), why = errno;
+    c->entries = calloc((size_t)max_i64(n, 1), sizeof *c->entries);
+    for (int i = 0; i < n; i++) {
+        if (c->entries)
+            look(c, names[i]->d_name);
+        free(names[i]);
     }
-    for (const struct dirent *d; (d = readdir(dir));)
-        look(c, d->d_name);
-    closedir(dir);
+    free(names);
+    if (n < 0 || !c->entries) {
+        free(c->entries);
+        return fail(ERR_IO, "%s: %s", c->dir, n < 0 ? strerror(why) : "no memory to list it");
+    }
     qsort(c->entries, (size_t)c->n, sizeof *c->entries, by_use);
     return OK;
 }
