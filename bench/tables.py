@@ -218,6 +218,12 @@ def h2o(found):
     return f"{found[0].head['job']}; disk {'held at ' + held if held else 'as it is'}.\n\n{origin(found)}{grid(head, lines)}"
 
 
+def of_roof(r):
+    """The least time that the rates allow, of the time taken. The rate of a held disk is its limit, which the probe has not met."""
+    held = float(r["read_gb"]) * 1e9 / float(r["disk_limit"]) / float(r["seconds"]) if r["disk_limit"] else 0
+    return max(float(r["roof_fraction"]), held)
+
+
 def formats(found):
     head = ["disk", "weights", "computes on"] + [t for s in found for t in (
         f"{s.cpu}: tokens/s", "x bf16", "GB a pass", "disk GB/s", "of the roof", "bytes of bf16's answer")]
@@ -229,7 +235,7 @@ def formats(found):
             same = {r["answer"] for r in mine} == {r["answer"] for r in base}
             line += [spread(r["tok_s"] for r in mine), times(mine, base),
                      spread(float(r["read_gb"]) / float(r["passes"]) for r in mine), number(median(mine, "disk_gb_s")),
-                     f"{median(mine, 'roof_fraction'):.2f}", "the same" if same else "others"]
+                     f"{statistics.median([*map(of_roof, mine)] or [0]):.2f}", "the same" if same else "others"]
         lines.append(line)
     return f"{found[0].head['job']}.\n\n{origin(found)}{grid(head, lines)}"
 
