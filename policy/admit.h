@@ -50,11 +50,12 @@ static inline int admit_pages_max(const struct evict *e, const struct evict_row 
     return admit_pages(slots - evict_ring_used(ring_slots, n_cap));
 }
 
-/* 1 when a row that needs `need` pages may enter a batch with n_free. Each row that may still grow
- * keeps a page in reserve, or the new row would soon send one back to the queue. */
-static inline int admit_room(int n_free, int need, int growing, int live)
+/* 1 when a row may enter a batch with n_free pages. known: pages for all tokens that the row knows:
+ * one that was sent back takes its tokens over many passes, and would be sent back again while it
+ * does. Each row that may still grow keeps a page in reserve. */
+static inline int admit_room(int n_free, int known, int growing, int live)
 {
-    return live == 0 || n_free >= need + growing;
+    return live == 0 || n_free >= known + growing;
 }
 
 #endif

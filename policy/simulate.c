@@ -541,7 +541,8 @@ static int admit(struct sim *s, struct sim_batch *b)
             return 0;
         seat_fill(s, t, &row, s->entered + 1);
         int need = admit_pages(slots_of(t, KV_MOST, take));
-        if (!admit_room((int)b->free_pages, need, b->pages_growing, b->live))
+        int known = admit_pages(slots_of(t, KV_MOST, wanted(s, &row)));
+        if (!admit_room((int)b->free_pages, known, b->pages_growing, b->live))
             return 0;
         if (need > b->free_pages)
             return -1;

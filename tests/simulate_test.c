@@ -136,7 +136,7 @@ static void draw(uint64_t seed, struct expect *x, struct plan *p, const struct e
     struct random r = {mix64(seed)};
     *evict = policies[below(&r, sizeof policies / sizeof *policies)];
     *x = (struct expect){.prompt_min = 1 + below(&r, 20),
-                         .output = 1 + below(&r, 120),
+                         .output = 1 + below(&r, 200),
                          .kind = below(&r, 5) == 0 ? REQUEST_SCORE : REQUEST_GENERATE};
     x->prompt_max = x->prompt_min + below(&r, 100);
     bed_random.n = 1 + below(&r, N_REQUESTS);
@@ -357,6 +357,39 @@ static void test_rows_are_played_to_stop_early(void **state)
     assert_true(some.passes > 2000 / 50 * mean && some.passes < all.passes / 2);
 }
 
+/* A quarter of the rows is 30 times as long as the others, and there is KV for mean rows: rows are
+ * sent back, and come in again when all of their tokens have room, not just the first that a pass
+ * takes. Else most of the work would be done again: 2.3 x as many tokens. */
+static void test_rows_that_were_sent_back_wait_for_room(void **state)
+{
+    (void)state;
+    static struct work_row rows[400];
+    const struct evict full = {.policy = EVICT_FULL};
+    int64_t tokens = 0;
+    for (int i = 0; i < 400; i++) {
+        rows[i] = (struct work_row){.prompt = 30, .known = 30, .cap = i % 4 == 1 ? 1530 : 80};
+        tokens += rows[i].cap - 30;
+    }
+    const struct work work = {.n_rows = 400,
+                              .rows = rows,
+                              .n_lengths = 400,
+                              .stride = 1,
+                              .prompt_max = 30,
+                              .tokens_max = 1530};
+    const struct plan plan = {
+        .batch = 16, .batches = 1, .prefill_tokens = 32, .pages_batch = 16 * 14, .no_sharing = 1};
+    const struct simulation s = {.plan = &plan, .work = &work, .evict = &full};
+    void *memory = malloc((size_t)simulate_bytes(&plan));
+    struct played sum;
+    assert_non_null(memory);
+    assert_int_equal(simulate(&s, memory, &sum), 0);
+    free(memory);
+    print_message("%lld rows were sent back, %lld tokens were forced for %lld\n",
+                  (long long)sum.requeued, (long long)sum.sum.forced_tokens, (long long)tokens);
+    assert_true(sum.requeued > 20);
+    assert_true((double)sum.sum.forced_tokens < 1.5 * (double)tokens);
+}
+
 /* The same of whole runs, layers and all. */
 static void test_whole_runs_take_as_many_passes(void **state)
 {
@@ -522,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_what_is_left_is_played_as_it_runs),
         cmocka_unit_test(test_a_job_under_way_is_played_as_it_goes_on),
         cmocka_unit_test(test_rows_are_played_to_stop_early),
+        cmocka_unit_test(test_rows_that_were_sent_back_wait_for_room),
         cmocka_unit_test(test_whole_runs_take_as_many_passes),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -186,23 +186,24 @@ static enum err admit_rows(struct batches *b, struct batch *t)
         TRY(job_peek(b->job, &next));
         if (!next)
             return OK;
-        int take = admit_entry(&b->gate, next->n_prompt, tokens_wanted(next));
+        int wanted = tokens_wanted(next);
+        int take = admit_entry(&b->gate, next->n_prompt, wanted);
         if (take == 0)
             return OK;
         struct row probe = {.n_slots = 0};
         CHECK(evict_row_init(b->evict, next->n_prompt, next->n_cap - next->n_prompt,
                              &probe.evict) == 0);
         probe.ring_slots = b->ring_bytes ? evict_ring_slots(&probe.evict) : 0;
-        int need = admit_pages(batch_slots_after(b->evict, &probe, take)), growing = 0, live = 0;
+        int known = admit_pages(batch_slots_after(b->evict, &probe, wanted));
+        int growing = 0, live = 0;
         for (int i = 0; i < t->n_rows; i++) {
             const struct row *o = &t->rows[i];
             live += o->request != NULL;
             growing += o->request && o->n_pages < admit_pages_max(b->evict, &o->evict,
                                                                   o->ring_slots, o->request->n_cap);
         }
-        if (!admit_room(t->n_free_pages, need, growing, live))
+        if (!admit_room(t->n_free_pages, known, growing, live))
             return OK;
-        CHECK(t->n_free_pages >= need);
         row->request = job_take(b->job);
         row->evict = probe.evict;
         row->ring_slots = probe.ring_slots;
