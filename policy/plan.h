@@ -109,6 +109,15 @@ struct work {
     double stops[WORK_EIGHTHS];
 };
 
+/* 1: rows may stop before their cap. */
+static inline int work_may_stop(const struct work *w)
+{
+    int may = 0;
+    for (int i = 0; i < WORK_EIGHTHS; i++)
+        may |= w->stops[i] > 0;
+    return may && !w->scores;
+}
+
 /* Limits in bytes; -1: none. */
 struct budget {
     int64_t device, ram, disk;

@@ -393,6 +393,31 @@ static const struct ranked *search_all(struct search *s)
     return best;
 }
 
+/* search_all(), for rows that stop at random also with KV for more than the mean row: in a batch of
+ * few rows many long ones may meet, and what is sent back is computed again. The play counts that.
+ * 1 with the fastest plan in *best; 0: none. */
+static int search_rooms(struct search *s, struct ranked *best)
+{
+    static const double rooms[] = {1, 1.25, 1.6};
+    const struct setting *asked = s->set;
+    const int n = work_may_stop(asked->work) ? (int)(sizeof rooms / sizeof *rooms) : 1;
+    struct work work = *asked->work;
+    struct setting set = *asked;
+    int found = 0;
+    set.work = &work;
+    s->set = &set;
+    for (int i = 0; i < n; i++) {
+        work.slots_mean = (int64_t)(rooms[i] * (double)asked->work->slots_mean);
+        const struct ranked *next = search_all(s);
+        if (!next || (found && next->s >= best->s))
+            continue;
+        *best = *next;
+        found = 1;
+    }
+    s->set = asked;
+    return found;
+}
+
 /* A shared disk may be faster later than when it was probed; decoding must keep ahead. */
 int plan_search_encodes(const struct setting *set, const struct plan_wish *wish)
 {
@@ -413,21 +438,20 @@ int plan_search(const struct setting *set, const struct plan_wish *wish,
         ranking->n = 0;
     s.tried = memory;
     s.memory = s.tried + TRIED_MOST;
-    const struct ranked *best = search_all(&s);
-    if (!best) {
+    struct ranked best;
+    if (!search_rooms(&s, &best)) {
         snprintf(why, (size_t)why_cap, "%s%s", s.why[0] ? "the smallest plan " : "no plan fits",
                  s.why);
         return -1;
     }
-    *plan = best->plan;
-    double best_s = best->s;
+    *plan = best.plan;
     if (!plan_search_encodes(set, wish))
         return 0;
-    struct ranked encoded = *best;
+    struct ranked encoded = best;
     s.codec = encoded.seed.plan.codec = PLAN_CODEC_ZSTD;
     const struct ranked *with = search_from(&s, &encoded);
     if (with && with->plan.codec != PLAN_CODEC_NONE &&
-        with->s + set->costs->codec_make_s < best_s * PLAN_CODEC_GAIN)
+        with->s + set->costs->codec_make_s < best.s * PLAN_CODEC_GAIN)
         *plan = with->plan;
     return 0;
 }

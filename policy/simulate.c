@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define PASSES_MAX ((int64_t)1 << 40)
+#define FEW        100 // tokens that an eighth's predecessor counts for
 
 /* EVENT_START, EVENT_END and EVENT_TURN exist once per kind of KV. */
 enum event_kind {
@@ -179,15 +180,29 @@ static double mean_end(const struct work_row *row, const double stops[WORK_EIGHT
     return tokens;
 }
 
-void work_expect(struct work *w, const struct evict *e, const double stops[WORK_EIGHTHS])
+void work_learn(struct work *w, const int64_t sampled[WORK_EIGHTHS],
+                const int64_t stopped[WORK_EIGHTHS])
+{
+    int64_t tokens = 0, ends = 0;
+    for (int i = 0; i < WORK_EIGHTHS; i++) {
+        tokens += sampled[i];
+        ends += stopped[i];
+    }
+    double likely = tokens > 0 ? (double)ends / (double)tokens : 0;
+    for (int i = 0; i < WORK_EIGHTHS; i++) {
+        likely = ((double)stopped[i] + FEW * likely) / ((double)sampled[i] + FEW);
+        w->stops[i] = likely;
+    }
+}
+
+void work_expect(struct work *w, const struct evict *e)
 {
     double slots = 0, output = 0;
     if (w->scores || !w->rows || w->n_lengths == 0)
         return;
-    memcpy(w->stops, stops, sizeof w->stops);
     for (int64_t i = 0; i < w->n_lengths; i++) {
         const struct work_row *row = &w->rows[i];
-        const double tokens = mean_end(row, stops);
+        const double tokens = mean_end(row, w->stops);
         const int64_t most = evict_slots_max(e, KV_MOST, row->prompt, row->cap - row->prompt);
         slots += min_d(tokens, (double)most);
         output += tokens - row->known;
@@ -732,10 +747,9 @@ int simulate(const struct simulation *in, void *memory, struct played *out)
     s.every = in->every > 1 ? in->every : 1;
     s.state = plan_state_kind(in->plan);
     s.kinds = s.state > 0 ? s.state : plan_kinds(in->plan);
-    for (int i = 0; i < WORK_EIGHTHS; i++) {
+    s.may_stop = work_may_stop(in->work);
+    for (int i = 0; i < WORK_EIGHTHS; i++)
         s.hazard[i] = -log1p(-min_d(in->work->stops[i], 0.99));
-        s.may_stop |= s.hazard[i] > 0 && !in->work->scores;
-    }
     *out = (struct played){0};
     place(&s, memory);
     if (in->live)

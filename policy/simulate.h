@@ -93,9 +93,14 @@ struct simulation {
     void *ctx;
 };
 
-/* Sets w->stops, and w->slots_mean and w->output_tokens to what is expected when rows stop with
- * these chances. Changes nothing for scored rows and for work without lengths. */
-void work_expect(struct work *w, const struct evict *e, const double stops[WORK_EIGHTHS]);
+/* Sets w->stops from `sampled` tokens by eighths of the output, of which `stopped` were the last of
+ * a row before its cap. An eighth with few samples gets about the chance of the eighth before: rows
+ * that have outlived the others tend to go on. */
+void work_learn(struct work *w, const int64_t sampled[WORK_EIGHTHS],
+                const int64_t stopped[WORK_EIGHTHS]);
+/* Sets w->slots_mean and w->output_tokens to what is expected when rows stop as in w->stops.
+ * Changes nothing for scored rows and for work without lengths. */
+void work_expect(struct work *w, const struct evict *e);
 
 /* Bytes that a simulation of a plan needs, a multiple of 8. */
 int64_t simulate_bytes(const struct plan *plan);

@@ -215,8 +215,16 @@ fault("rows that were sent back wait in another order", "engine/job/job_scan.c",
       "    for (const struct live *row = NULL; row; row = row->next_requeued, k++)\n", "simulate_test")
 fault("rows are played to their last allowed token", "policy/simulate.c",
       "if (!s->may_stop)\n        return row->cap;", "if (entered > 0)\n        return row->cap;", "simulate_test")
+fault("a row that was sent back needs room for a pass alone", "engine/line/batch.c",
+      "batch_slots_after(b->evict, &probe, wanted)", "batch_slots_after(b->evict, &probe, take)", "simulate_test")
+fault("an eighth without rows is like all others", "policy/simulate.c",
+      "FEW * likely) /", "FEW * (double)ends / max_d((double)tokens, 1)) /", "simulate_test")
+fault("rows that turn out longer keep a plan for short ones", "engine/api/replan.c",
+      "fabs((double)(left.slots_mean - w->slots_mean))", "(double)(w->slots_mean - left.slots_mean)", "replan_test.py --only short_rows")
+fault("rows that stop at random have KV for the mean row", "policy/search.c",
+      "work_may_stop(asked->work) ?", "0 ?", "search_test")
 fault("rows stop alike all along", "policy/simulate.c", "min_d(in->work->stops[i], 0.99)", "min_d(in->work->stops[0], 0.99)", "simulate_test")
-fault("rows that end early change no plan", "engine/api/replan.c", "return is_short(w) || rows_are_short(w);", "return is_short(w);",
+fault("rows that end early change no plan", "engine/api/replan.c", "return is_short(w) || rows_end_early(w);", "return is_short(w);",
       "replan_test.py --only short_rows")
 fault("KV is planned for the lengths that max_tokens allows", "policy/simulate.c", "        slots += min_d(tokens, (double)most);",
       "        slots += (double)most;", "simulate_test", "replan_test.py --only short_rows")

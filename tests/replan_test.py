@@ -165,6 +165,13 @@ def short_rows(tally, place, a):
     tally.check(got == want, f"short rows: {difference(want, got)}")
     tally.check(lines and "rows end with" in lines[0], f"short rows: {lines}")
     tally.check(changed_["passes"] < stayed["passes"] * 0.8, f"short rows: {stayed['passes']} passes, then {changed_['passes']}")
+    longer = [{"prompt_token_ids": [50], "max_tokens": 480, "temperature": 1, "seed": i, "logit_bias": {"0": 2 if i < 40 else -9}} for i in range(90)]
+    job.source = place.rows("longer.jsonl", longer)
+    want, _, _ = job.run(tally, 0, *few, "--replan", "off")
+    got, _, done = job.run(tally, 0, *few, "-v", "-v")
+    looks = [[int(n) for n in re.findall(r"(\d+) tokens of KV instead of (\d+)", line)[0]] for line in done.err.splitlines() if "to change" in line]
+    tally.check(got == want, f"longer rows: {difference(want, got)}")
+    tally.check(any(a < b for a, b in looks) and any(a > b for a, b in looks), f"short rows, then long ones: {looks}")
 
 
 KEPT, STARVED = "x the predicted time: kept", "later predictions do not follow this run"

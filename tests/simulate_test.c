@@ -334,15 +334,18 @@ static void test_rows_are_played_to_stop_early(void **state)
     const struct plan plan = {
         .batch = 50, .batches = 1, .prefill_tokens = 4000, .pages_batch = 100, .no_sharing = 1};
     const struct simulation s = {.plan = &plan, .work = &work, .evict = &full};
-    work_expect(&work, &full, alike);
+    memcpy(work.stops, alike, sizeof work.stops);
+    work_expect(&work, &full);
     void *memory = malloc((size_t)simulate_bytes(&plan));
     struct played some, half, all;
     assert_non_null(memory);
     assert_int_equal(simulate(&s, memory, &some), 0);
-    work_expect(&work, &full, first_half);
+    memcpy(work.stops, first_half, sizeof work.stops);
+    work_expect(&work, &full);
     const int64_t half_slots = work.slots_mean, half_out = work.output_tokens;
     assert_int_equal(simulate(&s, memory, &half), 0);
-    work_expect(&work, &full, never);
+    memcpy(work.stops, never, sizeof work.stops);
+    work_expect(&work, &full);
     assert_int_equal(simulate(&s, memory, &all), 0);
     free(memory);
     double mean = (1 - pow(0.95, 60)) / 0.05;
@@ -355,6 +358,24 @@ static void test_rows_are_played_to_stop_early(void **state)
     assert_int_equal(work.slots_mean, 64);
     mean = (1 - pow(0.95, 60)) / 0.05;
     assert_true(some.passes > 2000 / 50 * mean && some.passes < all.passes / 2);
+}
+
+/* 1 token in 50 ends a row in the first eighth and none in the second: without samples, later
+ * eighths are like the second, and an eighth with many samples is as it was seen. */
+static void test_chances_to_stop_are_learned_by_eighths(void **state)
+{
+    (void)state;
+    struct work work = {0};
+    const int64_t sampled[WORK_EIGHTHS] = {5000, 3000, 0, 0, 0, 0, 0, 20000};
+    const int64_t stopped[WORK_EIGHTHS] = {100, 0, 0, 0, 0, 0, 0, 200}, none[WORK_EIGHTHS] = {0};
+    work_learn(&work, none, none);
+    assert_false(work_may_stop(&work));
+    work_learn(&work, sampled, stopped);
+    assert_true(work_may_stop(&work));
+    assert_true(fabs(work.stops[0] - 0.02) < 1e-3 && work.stops[1] < 0.02 * 0.04);
+    for (int i = 2; i < WORK_EIGHTHS - 1; i++)
+        assert_true(fabs(work.stops[i] / work.stops[1] - 1) < 1e-9);
+    assert_true(fabs(work.stops[7] - 0.01) < 1e-4);
 }
 
 /* A quarter of the rows is 30 times as long as the others, and there is KV for mean rows: rows are
@@ -555,6 +576,7 @@ int main(void)
         cmocka_unit_test(test_what_is_left_is_played_as_it_runs),
         cmocka_unit_test(test_a_job_under_way_is_played_as_it_goes_on),
         cmocka_unit_test(test_rows_are_played_to_stop_early),
+        cmocka_unit_test(test_chances_to_stop_are_learned_by_eighths),
         cmocka_unit_test(test_rows_that_were_sent_back_wait_for_room),
         cmocka_unit_test(test_whole_runs_take_as_many_passes),
     };

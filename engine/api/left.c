@@ -3,7 +3,6 @@
 
 #define EVERY_S 0.25 // least seconds between two predictions,
 #define SHARE   100  // and at least this many times the duration of one
-#define FEW     100  // weight of the mean of all eighths, in tokens
 
 /* For struct simulation. A token processed by the pass counts as done even while the sampled token
  * is still being copied from a device. */
@@ -20,18 +19,11 @@ int left_live_row(void *ctx, int batch, int seat, struct live_row *row)
     return 1;
 }
 
-void left_stops(const struct run *r, double stops[WORK_EIGHTHS])
+void left_learn(const struct run *r, struct work *work)
 {
     struct job_counts n;
-    double sampled = 0, stopped = 0;
     job_counts(r->job, &n);
-    for (int i = 0; i < WORK_EIGHTHS; i++) {
-        sampled += (double)n.sampled[i];
-        stopped += (double)n.stopped[i];
-    }
-    const double mean = sampled > 0 ? stopped / sampled : 0;
-    for (int i = 0; i < WORK_EIGHTHS; i++)
-        stops[i] = ((double)n.stopped[i] + FEW * mean) / ((double)n.sampled[i] + FEW);
+    work_learn(work, n.sampled, n.stopped);
 }
 
 /* Predicts the rest of the run again. begins: 1 if no row is live yet. */
@@ -42,7 +34,7 @@ static void look(struct left *l, struct run *r, int begins)
     struct plan_time t;
     struct setting set = run_setting(r);
     const struct under_way now = {.live = begins ? NULL : left_live_row, .ctx = &r->engine.batches};
-    left_stops(r, work.stops);
+    left_learn(r, &work);
     job_work_waiting(r->job, &work);
     l->costs = r->costs;
     l->costs.pace = NULL; // the factor of this run is measured

@@ -22,9 +22,8 @@ void left_begin(struct left *l, struct run *r, int again);
 void left_pass(struct left *l, struct run *r, double measured_s, double predicted_s);
 /* Seconds to the end of the run; negative: unknown. */
 double left_seconds(const struct left *l, const struct engine *e);
-/* stops[i]: chance that a row stops after a token, for each eighth of its output, from the rows of
- * this run so far. An eighth with few samples gets about the mean of all eighths. */
-void left_stops(const struct run *r, double stops[WORK_EIGHTHS]);
+/* Sets work->stops from the rows of this run so far. */
+void left_learn(const struct run *r, struct work *work);
 /* The live rows that a simulation of the rest of the run starts with; ctx: the engine's batches. */
 int left_live_row(void *batches, int batch, int seat, struct live_row *row);
 

@@ -16,8 +16,8 @@
 #define SHOWS_S      2.0 // and SHOWS_PASSES passes: a shorter run is no guide for later ones
 #define SHOWS_PASSES 4
 #define TEXTS        16  // lines kept for the summary
-#define ENDED_ROWS   8   // rows that stop before max_tokens until lengths are first checked
-#define SHORTER      0.9 // of the plan's KV per row: check plans below this
+#define ENDED_ROWS   8   // rows that stop before max_tokens until lengths are first looked at
+#define OTHER        0.1 // of the plan's KV per row: check plans for lengths that differ by more
 #define CODE_BYTES   ((int64_t)24 << 20)
 
 /* SLUICE_REPLAN=N,SEED for tests: every N-th pass changes to a plan with rows and a budget drawn
@@ -38,7 +38,7 @@ struct replan {
     double open_s;         // from open_ns to the first step
     int64_t passes, memory_ns;
     int64_t gained;       // see gained(): at the start of the current plan
-    int64_t ended_next;   // number of stopped rows at the next check of lengths
+    int64_t tokens_next;  // sampled tokens at the next look at lengths: twice those of the last
     int64_t slots_mean;   // of a row, in the plan's KV
     int keeps;            // 1: the plan never changes
     struct budget budget; // of the current plan
@@ -64,10 +64,9 @@ static struct setting setting_now(struct replan *w, struct work *left)
 {
     struct run *r = w->run;
     *left = r->work;
-    double stops[WORK_EIGHTHS];
     job_work_left(r->job, left);
-    left_stops(r, stops);
-    work_expect(left, &r->evict, stops);
+    left_learn(r, left);
+    work_expect(left, &r->evict);
     struct setting set = run_setting(r);
     set.work = left;
     return set;
@@ -196,21 +195,24 @@ static int is_short(struct replan *w)
 }
 
 /* Rows stop before max_tokens: KV for their real lengths lets more of them run at once. A row that
- * needs more goes back to the queue, as under any plan. */
-static int rows_are_short(struct replan *w)
+ * needs more goes back to the queue, as under any plan. If later rows turn out to be longer, fewer
+ * run at once again. */
+static int rows_end_early(struct replan *w)
 {
     const struct run *r = w->run;
     struct work left;
     struct job_counts counts;
-    int64_t ended = 0;
+    int64_t ended = 0, tokens = 0;
     job_counts(r->job, &counts);
-    for (int i = 0; i < WORK_EIGHTHS; i++)
+    for (int i = 0; i < WORK_EIGHTHS; i++) {
         ended += counts.stopped[i];
-    if (ended < w->ended_next)
+        tokens += counts.sampled[i];
+    }
+    if (ended < ENDED_ROWS || tokens < w->tokens_next)
         return 0;
-    w->ended_next = 2 * ended;
+    w->tokens_next = 2 * tokens;
     const struct setting set = setting_now(w, &left);
-    if ((double)left.slots_mean >= SHORTER * (double)w->slots_mean)
+    if (fabs((double)(left.slots_mean - w->slots_mean)) <= OTHER * (double)w->slots_mean)
         return 0;
     snprintf(w->why, sizeof w->why, "rows end with %lld tokens of KV instead of %lld",
              (long long)left.slots_mean, (long long)w->slots_mean);
@@ -261,7 +263,7 @@ static int leave(void *ctx, const struct engine *e)
         return 0;
     if (w->forced.every > 0)
         return gained(w->run) > w->gained && is_forced(w, pass);
-    return is_short(w) || rows_are_short(w);
+    return is_short(w) || rows_end_early(w);
 }
 
 /* ---- the run's side ---- */
@@ -279,7 +281,6 @@ enum err replan_open(struct replan **out, struct run *r)
     w->keeps = r->config->replan == CONFIG_OFF;
     w->budget = r->budget;
     w->refused_ram = -1;
-    w->ended_next = ENDED_ROWS;
     w->slots_mean = r->work.slots_mean;
     unsigned long long seed = 0;
     if (forced && sscanf(forced, "%ld,%llu", &w->forced.every, &seed) < 1) {
