@@ -161,7 +161,7 @@ def main():
         for turn in range(1, a.turns + 1):
             for job in cases:
                 plans = grids[job.name]
-                for flags in [None, *(plans if turn == 1 else finals(bench, job, plans))]:
+                for flags in planned.in_turn(turn, [None, *(plans if turn == 1 else finals(bench, job, plans))]):
                     if bench.time_is_up():
                         return True
                     bench.measure(job, turn, job.name, AUTO if flags is None else shlex.join(flags), flags or ())

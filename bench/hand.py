@@ -115,7 +115,7 @@ def main():
         bench.open(job=f"{len(cases)} policies of FlexGen, scaled (hand.py --help), and the automatic plan")
         for turn in range(1, a.turns + 1):
             for case in cases:
-                for flags in (None, hands[case.name]):
+                for flags in planned.in_turn(turn, (None, hands[case.name])):
                     if bench.time_is_up():
                         return True
                     bench.measure(case.job, turn, case.name, AUTO if flags is None else shlex.join(flags), flags or ())

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Rows that end long before max_tokens, with and without new plans for their lengths: lengths.py [flags]
 
-Chats of grade-school problems (tests/data/prompts.jsonl) at temperature 0.7, up to 2,048 tokens each, under budgets that KV
-fills. `--replan off` keeps the first plan, which has KV for max_tokens; `--replan on` plans again with the lengths of ended rows.
-OUT is the same. A row of bench/results/lengths-CPU.csv is a run; the last line is the figure: seconds off / on. Can be
-stopped and continued like predict.py.
+Chats of grade-school problems (tests/data/prompts.jsonl), up to 2,048 tokens each, under budgets that KV fills. "reasons": a row
+has 200 tokens and goes on to the end of its paragraph, most often 200 to 600 tokens. "ends": end-of-text ends a row; the small
+model repeats itself in many, and these reach max_tokens. `--replan off` keeps the first plan, which has KV for max_tokens;
+`--replan on` plans again with the lengths of ended rows. OUT is the same. A row of bench/results/lengths-CPU.csv is a run; the
+last lines are the figures: seconds off / on. Can be stopped and continued like predict.py.
 """
 import statistics
 import sys
@@ -17,21 +18,23 @@ MODES = {"off": ("--replan", "off"), "on": ("--replan", "on")}
 
 
 class Case:
-    def __init__(self, rows, new, ram, prompt="chat"):
-        self.name = f"{rows} rows, {ram} MiB"
-        self.job = Job(self.name, SMALL, "q4", rows, prompt, new, f"--mem-ram {ram}M", kind="ends")
+    def __init__(self, kind, rows, new, ram, prompt="chat"):
+        self.name = f"{kind}, {rows} rows, {ram} MiB"
+        self.job = Job(self.name, SMALL, "q4", rows, prompt, new, f"--mem-ram {ram}M", kind=kind)
 
     def line(self):
         return self.job.line()
 
 
 def listed():
-    yield Case(192, 2048, 512)
-    yield Case(192, 2048, 1024)
+    for kind, rows in (("reasons", 192), ("ends", 64)):
+        for ram in (512, 1024):
+            yield Case(kind, rows, 2048, ram)
 
 
 def quick():
-    yield Case(12, 64, 160, (4, 20))
+    for kind in ("reasons", "ends"):
+        yield Case(kind, 12, 256, 160, (4, 20))
 
 
 def told(rows):
@@ -53,7 +56,7 @@ def main():
         bench.open(job="rows that end before max_tokens")
         for turn in range(1, a.turns + 1):
             for case in cases:
-                for mode, flags in MODES.items():
+                for mode, flags in planned.in_turn(turn, MODES.items()):
                     if bench.time_is_up():
                         return True
                     bench.measure(case.job, turn, case.name, mode, flags)

@@ -48,7 +48,8 @@ COLUMNS = ["kind", "case", "turn", "status", "model", "format", "rows", "batch",
 class Job:
     """Rows for one model in one format. prompt: ids per row, a number or (least, most); "chat", "text" (with
     `chars` characters). new: tokens per row, likewise. shared: ids at the start of all prompts. kind: run,
-    score (prompt is context, new continuation), resume (a run that was stopped half way), ends (rows may stop before `new`).
+    score (prompt is context, new continuation), resume (a run that was stopped half way), ends (end-of-text ends a row before
+    `new`), reasons (a row ends with its paragraph, after 200 tokens at the earliest).
     Weights are encoded only if the flags say so: a file made by one run would change the plans of later runs."""
 
     def __init__(self, name, model, form, rows, prompt, new, flags, kind="run", chars=0, shared=0, vocab=0):
@@ -76,6 +77,8 @@ def row_of(job, i, draw, prefix, source):
     same = {"max_tokens": new, "temperature": 0, "ignore_eos": True}
     if job.kind == "ends":
         same = {"max_tokens": new, "temperature": 0.7, "seed": i}
+    if job.kind == "reasons":
+        same = {"max_tokens": new, "temperature": 1, "seed": i, "min_tokens": min(200, new), "stop": ["\n\n"]}
     if job.prompt == "chat":
         return {"custom_id": f"row-{i}", "messages": source[i % len(source)], **same}
     if job.prompt == "text":
@@ -98,6 +101,11 @@ def rows_of(job):
         with open(WIKITEXT, encoding="utf-8") as f:
             source = f.read()
     return [row_of(job, i, draw, prefix, source) for i in range(job.rows)]
+
+
+def in_turn(turn, things):
+    """The order of a turn: there and back, because the first run of a case is often slower than the next."""
+    return list(things)[::1 if turn % 2 else -1]
 
 
 # ---- figures of a run ----
