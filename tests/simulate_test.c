@@ -150,7 +150,7 @@ static void draw(uint64_t seed, struct expect *x, struct plan *p, const struct e
                        .kv_near = PLAN_ALL,
                        .hidden_near = PLAN_ALL,
                        .no_sharing = below(&r, 4) == 0};
-    p->window = below(&r, 4); // shortage: 0 tight, 1 less so, else the plan's own
+    p->window = below(&r, 3); // shortage: 0 tight, 1 less so, 2 the plan's own
 }
 
 static void open_random(struct bed *b, uint64_t seed, struct plan *p)
