@@ -125,12 +125,13 @@ def prefixes(tally, place, a, name):
     rows = [{"custom_id": f"r{i}", "prompt_token_ids": common[:n] + [r.randrange(3, 2000) for _ in range(own)], "max_tokens": 6 + i % 5,
              "temperature": 0, "ignore_eos": True, "logprobs": 1}
             for i, (n, own) in enumerate([(120, 0), (120, 4), (33, 20), (150, 1), (120, 9), (0, 50), (120, 30), (64, 2), (1, 3), (150, 40)])]
+    together = ["--prefill-tokens", "1100"]  # prompts share in the pass that they enter in: all at once, whatever the rates of this machine
     for flags in pick(([],), ([], H2O, ["--kv-policy", "window", "--kv-budget", "40"])):
         job = Job(tally, place, name, 0, *flags, rows=rows)
-        cases = (("on the disk", [*ALL_ON_DISK, "--batch", "4", "--batches", "2"]),
-                 ("a device", [*DEVICE, *ALL_ON_DISK, "--batch", "5", "--batches", "2"]),
-                 ("two batches", ["--batch", "5", "--batches", "2", "-t", "2"]),
-                 ("one batch", ["--batch", "10", "--batches", "1"]),
+        cases = (("on the disk", [*ALL_ON_DISK, "--batch", "4", "--batches", "2", *together]),
+                 ("a device", [*DEVICE, *ALL_ON_DISK, "--batch", "5", "--batches", "2", "--prefill-tokens", "350"]),
+                 ("two batches", ["--batch", "5", "--batches", "2", "-t", "2", *together]),
+                 ("one batch", ["--batch", "10", "--batches", "1", *together]),
                  ("prompts by the piece", ["--batch", "6", "--batches", "1", "--prefill-tokens", "260"]))
         for what, more in cases[:pick(2, 5)]:
             base = Job(tally, place, name, 0, *flags, *DEVICE, rows=rows) if what == "a device" else job
