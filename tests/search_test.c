@@ -533,8 +533,8 @@ static void test_large_models_have_a_plan(void **state)
     }
 }
 
-/* One row in three goes on to its cap, the others stop in their first eighth. Most plans have KV
- * for more than the mean row; none is slower than the plan for mean rows. */
+/* One row in three goes on to its cap, the others stop in their first eighth, and the budget is
+ * that of a plan for 8 rows of full length: most plans have KV for more than the mean row. */
 static void test_rows_that_stop_at_random_have_room(void **state)
 {
     (void)state;
